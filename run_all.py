@@ -29,8 +29,8 @@ from benchmark.settings.command_line import parse, repeat_options
 if TYPE_CHECKING:
     from analysis.study import Study
     from benchmark.jobs.state import Survey
+    from benchmark.ledger.runs import RunRecords
     from benchmark.settings.suite import RunConfig, Suite, Suites
-    from benchmark.store import RunRecords
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
     import methods
     import paper_tables
     from benchmark.jobs.state import Survey
-    from benchmark.store import Store
+    from benchmark.ledger.store import Store
 
     suite, configs = read_suite(options, options.suite)
     store = Store(runs or require_runs(options.runs))
@@ -80,7 +80,7 @@ def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
 
     `suites`: those whose archives are unpacked; none: all.
     """
-    from benchmark.jobs.study import RECORDS, open_records
+    from benchmark.ledger.archive import RECORDS, open_records
 
     if not (runs / RECORDS).is_dir():
         return nullcontext(runs)
@@ -93,7 +93,7 @@ def require_runs(runs: Path) -> Path:
 
     Raises UserError for a study's, which is only read.
     """
-    from benchmark.jobs.study import RECORDS
+    from benchmark.ledger.archive import RECORDS
 
     if (runs / RECORDS).is_dir():
         raise UserError(
@@ -122,7 +122,7 @@ def tune(options: argparse.Namespace) -> int:
     suite, _ = read_suite(options, options.suite)
     runs = require_runs(options.runs)
     rows = methods.list_rows(suite, options.methods)
-    spaces = {row.method: methods.find(row.method).space for row in rows}
+    spaces = {row.method: methods.find(row.method).search_space for row in rows}
     lines = tuning.tune(
         suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs
     )
@@ -149,11 +149,11 @@ def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show
 
     with open_runs(options.runs) as runs:
-        return show(make_survey(options, runs), options.watch)
+        return show(make_survey(options, runs), options.watch, options.why)
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from benchmark.store import Store
+    from benchmark.ledger.store import Store
 
     suite, _ = read_suite(options, options.suite)  # whatever its methods do
     store = Store(require_runs(options.runs))
@@ -193,15 +193,16 @@ def doctor(options: argparse.Namespace) -> int:
 def collect(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import study
+    from benchmark.ledger import archive
     from paper_tables import write_report
 
     suites = methods.load_study_runs(options.study)
     suite, configs = read_suite(options, options.suite)
-    study.check_suites(options.study, suites, [suite.name])
+    archive.check_suites(options.study, suites, [suite.name])
     rows: set[str] = set()
-    for study_suite, runs in suites:
+    for study_suite, suite_runs in suites:
         if study_suite.name == suite.name:
-            rows |= {run.row for run in runs}
+            rows |= {run.row for run in suite_runs}
     missing_rows = dict.fromkeys(config.row for config in configs if config.row not in rows)
     if missing_rows:
         print(
@@ -209,11 +210,8 @@ def collect(options: argparse.Namespace) -> int:
             f"suite {suite.name} in {options.study} has no such row"
         )
     study_configs = [config for config in configs if config.row in rows]
-    say(
-        study.collect(
-            suite, study_configs, require_runs(options.runs), options.study, methods.build
-        )
-    )
+    runs = require_runs(options.runs)
+    say(study.collect(suite, study_configs, runs, options.study, methods.build))
     return say(study.render(options.study, suites, write_report))
 
 
@@ -236,20 +234,29 @@ def verify(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     import methods
     from analysis import comparison
-    from benchmark.jobs.study import load_all_runs, open_records
+    from benchmark.ledger.archive import open_records
+    from benchmark.ledger.store import Store
     from benchmark.settings.load import parse_set
+    from benchmark.training.declaration import open_ledger
 
     sides = []
     for place in (options.a, options.b):
         suites: dict[str, list[RunRecords]] = {}
         with open_records(place) as folder:
-            for run in load_all_runs(folder, methods.build):
+            for run in open_ledger(Store(folder), methods.build).read_all():
                 is_of_method = not options.methods or run.line.method in options.methods
                 is_of_seed = not options.seeds or run.seed in options.seeds
                 if is_of_method and is_of_seed:
                     suites.setdefault(run.suite, []).append(run)
         sides.append(comparison.Side(place, suites))
     return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
+
+
+def upgrade(options: argparse.Namespace) -> int:
+    import methods
+    from benchmark.jobs.upgrade import upgrade
+
+    return say(upgrade(options.places, methods.build))
 
 
 def list_names(options: argparse.Namespace) -> int:
@@ -339,6 +346,7 @@ HERE = (
     verify,
     check,
     compare,
+    upgrade,
     doctor,
     track,
     export,

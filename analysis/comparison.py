@@ -5,7 +5,6 @@ It says what rows came to, and what of settings, text, code and hardware differs
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections import Counter
@@ -22,8 +21,10 @@ from analysis.notes import note_left_out_runs
 from analysis.study import Study, describe_hardware, find_header, find_other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
-from benchmark.records import Provenance
-from benchmark.store import RunRecords, leave_out_older_texts
+from benchmark.ledger.records import Provenance
+from benchmark.ledger.runs import RunRecords, leave_out_older_texts
+from benchmark.settings.decides import flatten, list_purposes, show_value
+from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
 
 COLUMNS = (
     "after",
@@ -80,19 +81,7 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
         yield describe_furthest_row(suite_a, runs_a, runs_b)
 
 
-# settings in which runs of one row may differ: those of a seed and of a machine
-NO_TRIAL = {
-    "seed",
-    "places",
-    "domains",
-    "row_index",
-    "tuned",
-    "tokenizer.folder",
-    "training.checkpoint_seconds",
-    "budget.reference",
-    "model.start",
-    "start.folder",
-}
+OF_A_SEED = {"seed", "places", "domains"}  # settings that may be others for each seed of a row
 
 
 def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
@@ -116,8 +105,8 @@ def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> lis
         changed = [key for key in keys if first_trial.get(key) != trial.get(key)]
         if changed:
             key = changed[0]
-            first_value = _show(first_trial.get(key))
-            value = _show(trial.get(key))
+            first_value = show_value(first_trial.get(key))
+            value = show_value(trial.get(key))
             example = value if first_value == "none" else first_value
             raise ComparisonError(
                 f"{side.name}: row {run.row!r} of {suite} was run with {key} = "
@@ -315,7 +304,7 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
             value_a = settings_a[row].get(key)
             value_b = settings_b[row].get(key)
             if value_a != value_b:
-                change = f"{key}: {_show(value_a)} → {_show(value_b)}"
+                change = f"{key}: {show_value(value_a)} → {show_value(value_b)}"
                 changes.setdefault(change, []).append(row)
     for change, changed_rows in changes.items():
         place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"
@@ -326,28 +315,16 @@ def _list_settings(run: RunRecords) -> dict[str, Any]:
     """A run's settings by dotted key, as --set has them."""
     line = run.line
     options = {line.method: line.options}
-    return _flatten({"options": options, **line.config})
+    return flatten({"options": options, **line.config})
 
 
 def _list_trial_settings(run: RunRecords) -> dict[str, Any]:
     """A run's settings less those in which runs of one row may differ."""
-    return {
-        key: value
-        for key, value in _list_settings(run).items()
-        if key not in NO_TRIAL and key.split(".")[0] not in NO_TRIAL
-    }
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one mapping, by dotted key."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _show(value: Any) -> str:
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+    purposes = list_purposes(RunConfig)
+    trial = {}
+    for key, value in _list_settings(run).items():
+        purpose = purposes.get(key)
+        is_of_trial = purpose is None or purpose in DECIDE_A_RUN
+        if is_of_trial and key not in OF_A_SEED:
+            trial[key] = value
+    return trial

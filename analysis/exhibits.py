@@ -12,8 +12,8 @@ from typing import Literal
 from analysis.notes import collect_notes, note_missing_cells, warn_of_baselines, warn_of_counting
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
+from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
-from benchmark.store import RunRecords
 
 View = Literal["ours", "both"]
 AVERAGE = "AVG"  # of the tasks, as a column of tables and of printed numbers

@@ -74,10 +74,10 @@ const specification = () => {
   const names = new Set(shown.map(({ row }) => row));
   const grey = new Set(shown.filter(({ grey }) => grey).map(({ row }) => row));
   const values = points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null)
-    .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_low`]), high: number(p[`${metric}_high`]) }))
+    .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_seed_min`]), high: number(p[`${metric}_seed_max`]) }))
     .sort((a, b) => grey.has(b.row) - grey.has(a.row)); // coloured lines are drawn over grey ones
   const within = values.some((p) => p.learned) ? values.filter((p) => p.learned) : values; // these set the scale
-  const [lowest, highest] = [Math.min(...within.map((p) => p[`${metric}_low`])), Math.max(...within.map((p) => p[`${metric}_high`]))];
+  const [lowest, highest] = [Math.min(...within.map((p) => p[`${metric}_seed_min`])), Math.max(...within.map((p) => p[`${metric}_seed_max`]))];
   const type = lowest <= 0 ? "linear" : scale;
   const [into, back] = { log: [Math.log, Math.exp], linear: [(v) => v, (v) => v] }[type];
   const margin = 0.04 * (into(highest) - into(lowest) || 1);
@@ -88,7 +88,7 @@ const specification = () => {
     { field: "row", title: "row" }, { field: "stage", title: "stage" },
     { field: "said", title: data.metrics[metric] },
     { field: "low", title: "lowest seed" }, { field: "high", title: "highest seed" },
-    { field: "seeds" }, { field: unit, title: data.units[unit], format: ",.4~g" },
+    { field: "n_seeds" }, { field: unit, title: data.units[unit], format: ",.4~g" },
   ];
   const last = new Map(values.map((point) => [point.row, point]));
   const ends = shown.filter(({ row, grey }) => last.has(row) && !grey)
@@ -112,7 +112,7 @@ const specification = () => {
       { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
       { data: { values: inside.filter((_, place) => place % Math.ceil(12 / narrowest) === 0) },
         mark: { type: "text", y: -4, color: "var(--soft)", ...turned }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
-      { transform: [{ filter: "datum.learned" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
+      { transform: [{ filter: "datum.learned" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_seed_min`, title }, y2: { field: `${metric}_seed_max` } } },
       { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {
         mark: { type: "point", filled: true, size: 30, clip: true },

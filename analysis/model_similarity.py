@@ -50,14 +50,9 @@ from msgspec import structs
 from torch import Tensor
 
 from analysis.metrics import compute_ars
-from benchmark import records
-from benchmark.data.tokens import prepare_corpus
-from benchmark.locks import Lease
-from benchmark.models import LanguageModel, load
-from benchmark.models.devices import choose_device, evaluating
-from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.kinds.progressive import ProgressiveModel
-from benchmark.records import (
+from benchmark.data.prepared import prepare_corpus
+from benchmark.ledger import records
+from benchmark.ledger.records import (
     AttentionLine,
     DoneLine,
     EvaluationLine,
@@ -66,9 +61,14 @@ from benchmark.records import (
     SimilarityLine,
     select_kind,
 )
+from benchmark.ledger.store import Store
+from benchmark.locks import Lease
+from benchmark.models import LanguageModel, load
+from benchmark.models.devices import choose_device, evaluating
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig
-from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.learner import Batch
 from benchmark.training.run import make_stream

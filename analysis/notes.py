@@ -16,10 +16,10 @@ from analysis.study import (
     select_measure,
 )
 from analysis.tables import Block, format_number
-from benchmark.records import DoneLine, find_last
+from benchmark.ledger.records import DoneLine, find_last
+from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
-from benchmark.store import ENOUGH_CORES, MEASURABLE, RunRecords
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
 NAMED = 6  # rows or stages in a note, of which some tables have many

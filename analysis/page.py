@@ -299,7 +299,7 @@ def _collect_points(study: Study) -> dict[str, Any]:
     spent = spent.map(lambda value: float(f"{value:.5g}"))
     measured = groups[list(METRIC_NAMES)].agg(["mean", "min", "max"])
     measured.columns = [
-        f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_low", "_high")
+        f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_seed_min", "_seed_max")
     ]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
     table = groups.agg({"seed": "nunique", "learned": "max"})
@@ -307,7 +307,7 @@ def _collect_points(study: Study) -> dict[str, Any]:
     titles = {part.suite: part.stage_titles for part in study.parts}
     stages = zip(table["suite"], table["stage"], strict=True)
     table["stage"] = [titles[suite][stage] for suite, stage in stages]
-    table = table.rename(columns={"seed": "seeds"}).drop(columns=["row_index", "order"])
+    table = table.rename(columns={"seed": "n_seeds"}).drop(columns=["row_index", "order"])
     points: dict[str, Any] = json.loads(table.to_json(orient="split", index=False))
     return points
 

@@ -16,10 +16,10 @@ from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
+from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
 from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
-from benchmark.store import ENOUGH_CORES, MEASURABLE, RunRecords
 
 LONG = 12  # stages at most, of which a page shows each
 Place = tuple[int, Metric]  # of a column: a stage, and the metric after it

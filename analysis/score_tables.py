@@ -12,7 +12,7 @@ from analysis import notes
 from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.records import ZeroShotLine
+from benchmark.ledger.records import ZeroShotLine
 from benchmark.settings.names import make_slug
 
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
@@ -135,7 +135,7 @@ class ScoreTable(TableExhibit):
         for _, _, column, _ in printed:
             if column != AVERAGE:
                 stream[column] = None
-        is_probed = set(part.scores["how"]) == {"linear_probe"}
+        is_probed = set(part.scores["protocol"]) == {"linear_probe"}
         if part.stage_titles != list(stream) or is_probed:
             printed = {}
         average = AVERAGE if len(part.tasks) == len(stream) else ""
@@ -341,7 +341,7 @@ def _describe_scores(scores: pd.DataFrame, titles: Titles) -> list[str]:
             metric = tasks["metric"][domain].replace("_", "-")
             texts.append(f"{title}: {tasks['task'][domain]} ({metric})")
     note = f"Tasks: {'; '.join(texts)}."
-    counts = scores[scores["how"] == "finetune"]["finetuning_seeds"]
+    counts = scores[scores["protocol"] == "finetune"]["finetuning_seeds"]
     if not len(counts):
         return [note, f"{PROBES}."]
     fewest = counts.min()

@@ -16,10 +16,10 @@ from analysis import notes
 from analysis.exhibits import PrintedValue, TableExhibit, add_printed
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.records import DoneLine, find_last
+from benchmark.ledger.records import DoneLine, find_last
+from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 from benchmark.settings.suite import pick_for_stage
-from benchmark.store import RunRecords
 
 
 def _format_count(value: float) -> str:

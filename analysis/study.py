@@ -21,8 +21,7 @@ from msgspec import structs
 from analysis import metrics
 from analysis.inference import estimate_document_variance
 from analysis.metrics import Floats
-from benchmark.metrics import average_perplexity
-from benchmark.records import (
+from benchmark.ledger.records import (
     AttentionLine,
     BaselineLine,
     DoneLine,
@@ -38,9 +37,10 @@ from benchmark.records import (
     find_last,
     select_kind,
 )
+from benchmark.ledger.runs import ENOUGH_CORES, RunRecords
+from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import list_recorded_units
-from benchmark.store import ENOUGH_CORES, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 _MEASURED = ("ap", "ap_plus", "log_ap_plus")
@@ -141,7 +141,7 @@ class Study:
             for run in self.runs
             for stage in run.scores
             for score in stage
-            if score.how == "finetune"
+            if score.protocol == "finetune"
         }
         lines: list[tuple[Any, ...]] = []
         for run in self.runs:
@@ -518,7 +518,7 @@ def _drop_leaks(scores: Sequence[S]) -> list[S]:
     return clean
 
 
-_SCORE = ["domain", "task", "task_key", "how", "prompt", "metric"]
+_SCORE = ["domain", "task", "task_key", "protocol", "prompt", "metric"]
 _STAGE = [
     "stage",
     "domain",
@@ -622,9 +622,9 @@ def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterato
         if score.prompt == "right":
             headline = "right"
     for key, test_by_seed in tests.items():
-        *_, how, prompt, _ = key
+        *_, protocol, prompt, _ = key
         mean = fmean(test_by_seed.values())
-        is_extra = how != "finetune" and is_fine_tuned
+        is_extra = protocol != "finetune" and is_fine_tuned
         yield (*key, mean, len(test_by_seed), prompt == headline, is_extra)
 
 

@@ -382,13 +382,13 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 # CSV
 
 
-_CSV = ("mean", "sd", "low", "high", "n", "text", "printed", "corrected")
+_CSV = ("mean", "sd", "ci_low", "ci_high", "n_seeds", "text", "paper_value", "paper_corrected")
 
 
 def to_csv(table: Table) -> str:
     """One line a cell, for other programs.
 
-    low and high: the 95% Student t interval of the mean over the n values.
+    ci_low and ci_high: the 95% Student t interval of the mean over n_seeds values.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -31,9 +31,9 @@ from analysis.inference import (
 )
 from analysis.metrics import METRICS, Floats
 from analysis.study import Study, average_by_domain
-from benchmark.records import MetricsLine
+from benchmark.ledger.records import MetricsLine
+from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
-from benchmark.store import RunRecords
 
 State = Literal["held", "not held", "not decidable"]
 
@@ -352,7 +352,7 @@ def _put_scores(numbers: Measurements, part: Study) -> None:
     Those of each prompt stand under a row of its own. No linear probes: the paper fine-tunes, and
     its claims are of that.
     """
-    scores = part.scores[part.scores["how"] == "finetune"]
+    scores = part.scores[part.scores["protocol"] == "finetune"]
     final = scores[scores["stage"] == numbers.last]
     prompted = final[final["row"].isin(_find_prompted_rows(part))]
     titles = prompted["prompt"].map(PROMPT_ROWS)

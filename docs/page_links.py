@@ -20,8 +20,8 @@ from mkdocs.structure.files import File
 
 import methods
 import paper_tables
-from benchmark.jobs.study import lay_out, read_archives
-from benchmark.store import load_runs
+from benchmark.ledger.archive import lay_out, read_archives
+from benchmark.ledger.runs import load_runs
 
 ROOT = Path(__file__).parent.parent
 FIGURE = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.png)(?=[)\"])")

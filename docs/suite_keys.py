@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmark.settings.decides import list_purposes
 from benchmark.settings.suite import Suite
 
 INTRODUCTION = """\
@@ -23,7 +24,10 @@ file in which they stand. `${NAME}` in any text is taken from the environment, a
 begins with it is as it stands there. `--set data.memory_tokens=1000` on the command line overrides
 one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this name; so does `set` of a
 row, for that row alone. A key that is not listed here is an error. The options of a method are the
-fields of its class in `methods/`."""
+fields of its class in `methods/`.
+
+"Decides" says what another value makes new: the weights of models, the text that they read, rows of
+tables, scores of tasks, or those by fine-tuning alone. A place says only where files lie."""
 
 TYPES = {
     "integer": "whole number",
@@ -32,6 +36,7 @@ TYPES = {
     "boolean": "true or false",
     "null": "",
 }
+PURPOSES = list_purposes(Suite)
 SAID = 10_000  # the largest limit that a reader would meet
 LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
@@ -93,12 +98,13 @@ def _write_table(
     }
     same = [f"`{key}`" for key in schema["properties"] if key not in own]
     if own:
-        yield "| key | value, and its default | meaning |"
-        yield "| :-- | :-- | :-- |"
+        yield "| key | value, and its default | decides | meaning |"
+        yield "| :-- | :-- | :-- | :-- |"
     for key, value in own.items():
         default = "required" if key in schema.get("required", ()) else _describe_default(value)
         kind = "; ".join(filter(None, (_describe_type(value), default)))
-        yield f"| `{key}` | {kind} | {value['description']} |"
+        purpose = PURPOSES.get(f"{place.strip('[]')}.{key}".lstrip("."), "")
+        yield f"| `{key}` | {kind} | {purpose} | {value['description']} |"
     if same:
         yield f"{chr(10) if own else ''}{', '.join(same)}: as in {around}."
 

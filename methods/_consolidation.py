@@ -24,7 +24,7 @@ class Consolidation(LifelongMethod):
     """
 
     state = ("importance", "total", "count")
-    holds_weights = True
+    needs_full_weights = True
     pull: ClassVar[float] = 1.0
     decay: Share = 1.0
     strength: float  # options of the subclasses
@@ -49,7 +49,7 @@ class Consolidation(LifelongMethod):
             Phase("adapt", share=1 - self.share),
         ]
 
-    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+    def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
         import torch
 
         if not self.total:

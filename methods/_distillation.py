@@ -21,7 +21,7 @@ class Distillation(LifelongMethod):
     The term is with a frozen teacher, M_{i-1}.
     """
 
-    replay: float  # option of the subclasses
+    replay_ratio: float  # option of the subclasses
     teacher: LanguageModel | None = None
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
@@ -29,7 +29,7 @@ class Distillation(LifelongMethod):
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("adapt", memory=self.replay)]
+        return [Phase("adapt", memory=self.replay_ratio)]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         from benchmark.models.fast_operators import cross_entropy

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @dataclass
 class AGEM(LifelongMethod):
     title = "A-GEM"
-    holds_weights = True
-    may_be_naive = True  # where no gradients conflict
-    space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
+    needs_full_weights = True
+    may_equal_naive = True  # where no gradients conflict
+    search_space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
 
     reference: Multiple = 1.0  # rows from memory that r is taken of, as a share of the batch
 

@@ -26,9 +26,9 @@ from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Share,
 class ARSchedule(LifelongMethod):
     title = "AR schedule"
     group = "controls"
-    space: ClassVar = {"replay": (0.1, 0.25, 0.5)}
+    search_space: ClassVar = {"replay_ratio": (0.1, 0.25, 0.5)}
 
-    replay: Share = 0.5  # share of each batch from memory (TiC-LM: half)
+    replay_ratio: Share = 0.5  # share of each batch from memory (TiC-LM: half)
     warmup: PartOfStage = 0.1  # share of a stage that warms up (Roth et al.: a tenth)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -37,4 +37,4 @@ class ARSchedule(LifelongMethod):
         long = Schedule((Piece(1.0, FLOOR, "cosine"),), begin=1.0)
         peak = long.at(stage.spent / (stage.spent + stage.budget))
         schedule = Schedule((Piece(self.warmup, peak), Piece(1.0, FLOOR, "cosine")))
-        return [Phase("adapt", memory=self.replay, schedule=schedule)]
+        return [Phase("adapt", memory=self.replay_ratio, schedule=schedule)]

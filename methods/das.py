@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class DAS(LifelongMethod):
     title = "DAS (masks)"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"share": (0.02, 0.05, 0.1)}
+    needs_full_weights = True
+    search_space: ClassVar = {"share": (0.02, 0.05, 0.1)}
     state = ("importance", "total")
 
     share: PartOfStage = 0.05  # of the budget, to measure the domain before
@@ -47,7 +47,7 @@ class DAS(LifelongMethod):
         measure = Phase("importance", share=self.share, domain="previous", trains=False)
         return [measure, Phase("adapt", share=1 - self.share)]
 
-    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+    def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
         from benchmark.models.kinds.lora import list_linear_maps
 
         learner.accumulate(batches)

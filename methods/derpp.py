@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class DERpp(Distillation):
     title = "DER++"
     group = "controls"
-    space: ClassVar = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0, 2.0)}
+    search_space: ClassVar = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0, 2.0)}
 
-    replay: Share = 0.1  # share of each batch from memory, as ER's
+    replay_ratio: Share = 0.1  # share of each batch from memory, as ER's
     alpha: NotNegative = 0.5  # weight of the squared error between logits
     beta: NotNegative = 1.0  # weight of the cross-entropy; ER is alpha 0 and beta 1
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 @dataclass
 class ELLE(AdaptiveReplay):
     title = "ELLE"
-    space: ClassVar = {"recover": (0.1, 0.2, 0.3), "replay": (0.1, 0.2, 0.3), "noise": (0.0, 0.5)}
+    version = 2  # noise is a share of what weights begin with, and no absolute number
+    search_space: ClassVar = {
+        "recover": (0.1, 0.2, 0.3),
+        "replay_ratio": (0.1, 0.2, 0.3),
+        "noise": (0.0, 0.5),
+    }
     state = ("copied", *AdaptiveReplay.state)
 
     width: bool = True  # WE: grow to the ladder's hidden size
@@ -31,7 +36,7 @@ class ELLE(AdaptiveReplay):
     # as a share of the std of new weights (released code: 0.01 of 0.02)
     noise: NotNegative = 0.5  # where "fpi" splits a neuron
     prompts: bool = True  # PT: a prompt for each domain
-    replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
+    replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
     # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
     adaptive: Count = 0
     # the paper's; one with the same function; one with units of the layer above
@@ -44,12 +49,7 @@ class ELLE(AdaptiveReplay):
     def signature(self, stage: Stage) -> dict[str, object]:
         if stage.first:  # nothing but the prompts makes it differ from Naive's
             return {"prompts": True} if self.prompts else {}
-        signature = super().signature(stage)
-        if self.noise and self.width and self.growth_mode == "fpi":
-            # a class attribute would also change the keys of stages without noise
-            return {**signature, "version": 2}
-        # unused: as it stood in keys before it was a share
-        return {**signature, "noise": 0.02 * self.noise}
+        return super().signature(stage)
 
     def uses_memory(self, stage: Stage) -> bool:
         # exact growth is fitted to it
@@ -86,8 +86,8 @@ class ELLE(AdaptiveReplay):
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         if stage.first or not self.recover:
-            return [Phase("adapt", memory=self.replay)]
+            return [Phase("adapt", memory=self.replay_ratio)]
         return [
             Phase("recover", share=self.recover, memory=1.0),
-            Phase("adapt", share=1 - self.recover, memory=self.replay),
+            Phase("adapt", share=1 - self.recover, memory=self.replay_ratio),
         ]

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 class EMA(LifelongMethod):
     title = "EMA"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"half_life": (0.1, 0.3, 1.0, 3.0)}
+    needs_full_weights = True
+    acts_first = True  # another model of the first stage is evaluated, too
+    search_space: ClassVar = {"half_life": (0.1, 0.3, 1.0, 3.0)}
     state = ("before",)
 
     half_life: Positive = 0.3  # h: of the average, as a share of a stage's budget
@@ -37,23 +38,19 @@ class EMA(LifelongMethod):
     # share of the stage that was over in the last step
     before: float = field(default=0.0, init=False)
 
-    def signature(self, stage: Stage) -> dict[str, object]:
-        # another model of the first stage is evaluated, too
-        return {"method": "ema", **self.options()}
-
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        self.evaluated = copy.deepcopy(model) if stage.first else stage.previous()
+        self.eval_model = copy.deepcopy(model) if stage.first else stage.previous()
         self.before = 0.0
         return model
 
     def after_step(self, learner: Learner) -> None:
         import torch
 
-        assert self.evaluated is not None
+        assert self.eval_model is not None
         alpha = 2 ** ((self.before - learner.elapsed.stage) / self.half_life)
         self.before = learner.elapsed.stage
         with torch.no_grad():
             for mean, weight in zip(
-                self.evaluated.parameters(), learner.model.parameters(), strict=True
+                self.eval_model.parameters(), learner.model.parameters(), strict=True
             ):
                 mean.lerp_(weight, 1 - alpha)

@@ -13,9 +13,9 @@ from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 @dataclass
 class ER(LifelongMethod):
     title = "ER"
-    space: ClassVar = {"replay": (0.1, 0.2, 0.3, 0.5)}
+    search_space: ClassVar = {"replay_ratio": (0.1, 0.2, 0.3, 0.5)}
 
-    replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
+    replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("adapt", memory=self.replay)]
+        return [Phase("adapt", memory=self.replay_ratio)]

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class ERLarge(LifelongMethod):
     title = "ER (final size)"
     group = "controls"
-    space: ClassVar = {"replay": (0.1, 0.2, 0.3, 0.5)}
+    search_space: ClassVar = {"replay_ratio": (0.1, 0.2, 0.3, 0.5)}
 
-    replay: Share = 0.1  # share of each batch from memory, as ER's
+    replay_ratio: Share = 0.1  # share of each batch from memory, as ER's
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {"size": str(stage.outlook.size), **super().signature(stage)}
+        return {"size": str(stage.stream_info.size), **super().signature(stage)}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        return stage.build(stage.outlook.size) if stage.first else model
+        return stage.build(stage.stream_info.size) if stage.first else model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("adapt", memory=self.replay)]
+        return [Phase("adapt", memory=self.replay_ratio)]

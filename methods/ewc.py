@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @dataclass
 class EWC(Consolidation):
     title = "EWC"
-    space: ClassVar = {"strength": (0.1, 1.0, 10.0, 100.0), "share": (0.05, 0.1)}
+    search_space: ClassVar = {"strength": (0.1, 1.0, 10.0, 100.0), "share": (0.05, 0.1)}
 
     strength: NotNegative = 1.0  # lambda; 0 measures nothing and is Naive
     decay: Share = 0.9  # gamma: of earlier Fisher information when a domain is added

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class GStack(ER):
     title = "G_stack"
     group = "controls"
-    space: ClassVar = {"factor": (2, 4), "replay": (0.1, 0.2, 0.3, 0.5)}
+    search_space: ClassVar = {"factor": (2, 4), "replay_ratio": (0.1, 0.2, 0.3, 0.5)}
 
     factor: Literal[2, 3, 4, 5, 6, 7, 8] = 4  # g: how often it stands on itself (paper: 2 to 4)
     # "law": the equation, for FLOPs
@@ -43,7 +43,9 @@ class GStack(ER):
             raise ConfigError(
                 f"gstack: timing 'law' needs a budget in flops, not {stage.unit}: give a share"
             )
-        return super().signature(stage) | ({} if stage.first else {"stream": stage.outlook.budget})
+        return super().signature(stage) | (
+            {} if stage.first else {"stream": stage.stream_info.budget}
+        )
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         layers = self.factor * stage.ladder[0].layers
@@ -55,7 +57,7 @@ class GStack(ER):
             for p in layer.parameters()
         )
         parameters = model.parameters_count + (self.factor - 1) * stack
-        if stage.spent < stage.outlook.budget * self.share(parameters, stage):
+        if stage.spent < stage.stream_info.budget * self.share(parameters, stage):
             return model
         from benchmark.models.growth import grow
 
@@ -72,8 +74,8 @@ class GStack(ER):
         """
         if self.timing != "law":
             return self.timing
-        tokens = count_tokens_before_growth(parameters, stage.outlook.budget)
-        share = 6 * parameters / self.factor * tokens / stage.outlook.budget
+        tokens = count_tokens_before_growth(parameters, stage.stream_info.budget)
+        share = 6 * parameters / self.factor * tokens / stage.stream_info.budget
         if share > 1:
             raise ConfigError(
                 f"gstack: by the law growth comes after {tokens:.2g} tokens, {share:.2g} times the "

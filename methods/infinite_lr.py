@@ -30,13 +30,14 @@ from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Positi
 class InfiniteLR(LifelongMethod):
     title = "Infinite LR"
     group = "controls"
-    space: ClassVar = {
-        "replay": (0.01, 0.05, 0.1, 0.25, 0.5),
+    acts_first = True  # the first stage, too, has a rate of its own
+    search_space: ClassVar = {
+        "replay_ratio": (0.01, 0.05, 0.1, 0.25, 0.5),
         "constant": (0.25, 0.5),
         "anneal": (0.1, 0.2),
     }
 
-    replay: Share = 0.05  # share of each batch from memory
+    replay_ratio: Share = 0.05  # share of each batch from memory
     warmup: PartOfStage = 0.01  # share of the first stage until the peak
     cooldown: PartOfStage = 0.6  # share of the first stage until the constant rate
     constant: Positive = 0.5  # eta_const, as a share of the peak
@@ -50,10 +51,6 @@ class InfiniteLR(LifelongMethod):
                 "cooldown end after warmup, and leave something between it and anneal"
             )
 
-    def signature(self, stage: Stage) -> dict[str, object]:
-        # the first stage, too, has a rate of its own
-        return {"method": "infinite_lr", **self.options()}
-
     def phases(self, stage: Stage) -> Sequence[Phase]:
         steady = Piece(1.0, self.constant)
         warm = (Piece(self.warmup, 1.0), Piece(self.cooldown, self.constant, "cosine"), steady)
@@ -64,13 +61,19 @@ class InfiniteLR(LifelongMethod):
         )
         down = Schedule((Piece(1.0, self.minimum, "exponential"),), begin=self.constant)
         return [
-            Phase("adapt", 1 - self.anneal, memory=self.replay, schedule=adapt, optimizer="carry"),
+            Phase(
+                "adapt",
+                1 - self.anneal,
+                memory=self.replay_ratio,
+                schedule=adapt,
+                optimizer="carry",
+            ),
             Phase(
                 "anneal",
                 self.anneal,
-                memory=self.replay,
+                memory=self.replay_ratio,
                 schedule=down,
                 optimizer="carry",
-                branch=True,
+                discard_after=True,
             ),
         ]

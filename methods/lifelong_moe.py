@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class LifelongMoE(LifelongMethod):
     title = "Lifelong-MoE"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"distillation": (0.1, 0.3, 1.0, 3.0)}
+    needs_full_weights = True
+    search_space: ClassVar = {"distillation": (0.1, 0.3, 1.0, 3.0)}
 
     distillation: NotNegative = 1.0  # lambda: weight of the model before (the default is ours)
 

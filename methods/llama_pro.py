@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class LlamaPro(LifelongMethod):
     title = "LLaMA Pro"
     group = "controls"
-    space: ClassVar = {"blocks": (1, 2, 4)}
+    search_space: ClassVar = {"blocks": (1, 2, 4)}
     state = ("copied",)
 
     blocks: AtLeastOne = 1  # that each stage after the first adds

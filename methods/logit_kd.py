@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 @dataclass
 class LogitKD(Distillation):
     title = "Logit-KD"
-    space: ClassVar = {
-        "replay": (0.1, 0.2, 0.3),
+    search_space: ClassVar = {
+        "replay_ratio": (0.1, 0.2, 0.3),
         "distillation": (0.25, 0.5, 1.0),
         "temperature": (1.0, 2.0),
     }
 
-    replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
+    replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
     distillation: Share = 0.5  # r: how much of a memory row's loss is the teacher's
     temperature: Positive = 2.0  # T, of teacher and student
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class LoRA(LifelongMethod):
     title = "LoRA"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"rank": (16, 64, 256)}
+    needs_full_weights = True
+    search_space: ClassVar = {"rank": (16, 64, 256)}
 
     rank: AtLeastOne = 64  # of the adapters, at every linear map of the transformer layers
 

@@ -26,8 +26,8 @@ Ranks = Annotated[tuple[AtLeastOne, ...], Field(min_length=1)]
 class LoRAMerged(LifelongMethod):
     title = "LoRA (merged)"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
+    needs_full_weights = True
+    search_space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
 
     # the last is that of all stages after
     ranks: Ranks = (64,)  # of the second stage's adapters, the third's, ...
@@ -37,7 +37,7 @@ class LoRAMerged(LifelongMethod):
             return model
         from benchmark.models.kinds.lora import LoraModel
 
-        self.evaluated = stage.previous()  # with all adapters so far in its weights
+        self.eval_model = stage.previous()  # with all adapters so far in its weights
         adapted = LoraModel(stage.previous().train())
         adapted.add(self.ranks[min(stage.index, len(self.ranks)) - 1])
         return adapted
@@ -47,12 +47,12 @@ class LoRAMerged(LifelongMethod):
 
         from benchmark.models.kinds.lora import list_linear_maps
 
-        if self.evaluated is None:
+        if self.eval_model is None:
             return
         adapted: Any = learner.model
         with torch.no_grad():
             for merged, frozen, adapter in zip(
-                list_linear_maps(self.evaluated),
+                list_linear_maps(self.eval_model),
                 list_linear_maps(adapted),
                 adapted.adapters[0],
                 strict=True,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass
 class MAS(Consolidation):
     title = "MAS"
-    space: ClassVar = {"strength": (1e-7, 1e-6, 1e-5, 1e-4), "share": (0.05, 0.1)}
+    search_space: ClassVar = {"strength": (1e-7, 1e-6, 1e-5, 1e-4), "share": (0.05, 0.1)}
     pull = 2.0
 
     strength: NotNegative = 1e-6  # lambda; 0 measures nothing and is Naive

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 class MER(ER):
     title = "MER"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"replay": (0.1, 0.25, 0.5), "gamma": (0.3, 0.5, 0.8), "steps": (5, 10, 20)}
+    needs_full_weights = True
+    search_space: ClassVar = {
+        "replay_ratio": (0.1, 0.25, 0.5),
+        "gamma": (0.3, 0.5, 0.8),
+        "steps": (5, 10, 20),
+    }
     state = ("taken", "begin")
 
-    replay: Share = 0.25  # share of each batch from memory (Abbes et al.: a quarter or half)
+    replay_ratio: Share = 0.25  # share of each batch from memory (Abbes et al.: a quarter or half)
     gamma: Share = 0.5  # how much of the way of k steps is kept
     steps: AtLeastOne = 10  # k: of the optimizer, after which the weights are drawn back
 

@@ -22,8 +22,8 @@ MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging nee
 class Merge(LifelongMethod):
     title = "Merge"
     group = "controls"
-    holds_weights = True
-    space: ClassVar = {"weight": (0.25, 0.5, 0.75)}
+    needs_full_weights = True
+    search_space: ClassVar = {"weight": (0.25, 0.5, 0.75)}
     state = ("merged",)
 
     weight: Share = 0.5  # of the new model; the rest is M_{i-1}'s
@@ -40,7 +40,7 @@ class Merge(LifelongMethod):
             return [Phase("adapt")]
         return [Phase("adapt", share=1 - MOMENT), Phase("merge", share=MOMENT, trains=False)]
 
-    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+    def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
         import torch
 
         if not self.merged:

@@ -11,4 +11,4 @@ from benchmark.training.method import LifelongMethod
 @dataclass
 class Naive(LifelongMethod):
     title = "Naive"
-    may_be_naive = True
+    may_equal_naive = True

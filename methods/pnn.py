@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @dataclass
 class PNN(LifelongMethod):
     title = "PNN"
-    holds_weights = True
-    space: ClassVar = {"lateral": ("linear", "adapter")}
+    needs_full_weights = True
+    search_space: ClassVar = {"lateral": ("linear", "adapter")}
 
     lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or as Rusu's, nonlinear
 

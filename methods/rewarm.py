@@ -16,11 +16,13 @@ from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 class Rewarm(LifelongMethod):
     title = "Rewarm"
     group = "controls"
-    space: ClassVar = {"replay": (0.05, 0.1, 0.2)}
+    search_space: ClassVar = {"replay_ratio": (0.05, 0.1, 0.2)}
 
-    replay: Share = 0.05  # share of each batch from memory (Ibrahim et al.: 5%)
+    replay_ratio: Share = 0.05  # share of each batch from memory (Ibrahim et al.: 5%)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [
-            Phase("adapt") if stage.first else Phase("adapt", memory=self.replay, schedule="cosine")
+            Phase("adapt")
+            if stage.first
+            else Phase("adapt", memory=self.replay_ratio, schedule="cosine")
         ]

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 class Scratch(LifelongMethod):
     title = "From scratch"
     group = "controls"
+    acts_first = True  # it trains nothing there
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {"method": "scratch", **({"last": True} if stage.last else {})}
+        return {**super().signature(stage), **({"last": True} if stage.last else {})}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         return stage.build(stage.size) if stage.last else model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return (
-            [Phase("train", share=stage.outlook.budget / stage.budget, domain="seen")]
+            [Phase("train", share=stage.stream_info.budget / stage.budget, domain="seen")]
             if stage.last
             else []
         )

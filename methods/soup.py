@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class Soup(LifelongMethod):
     title = "Soup"
     group = "controls"
-    holds_weights = True
+    needs_full_weights = True
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
-        self.evaluated = stage.previous()
-        model.load_state_dict(self.evaluated.state_dict())
+        self.eval_model = stage.previous()
+        model.load_state_dict(self.eval_model.state_dict())
         self.branch = [parameter.detach().clone() for parameter in model.parameters()]
         self.domains = len(stage.domains)
         return model
@@ -39,10 +39,10 @@ class Soup(LifelongMethod):
     def after_step(self, learner: Learner) -> None:
         import torch
 
-        if self.evaluated is None:
+        if self.eval_model is None:
             return
         with torch.no_grad():
             for mean, old, new in zip(
-                self.evaluated.parameters(), self.branch, learner.model.parameters(), strict=True
+                self.eval_model.parameters(), self.branch, learner.model.parameters(), strict=True
             ):
                 mean.copy_(old).lerp_(new, 1 / self.domains)

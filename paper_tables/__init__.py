@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 import methods
-from benchmark import records
 from benchmark.downstream.tasks import find_example_keys, select_scores
 from benchmark.downstream.zero_shot import select_zero_shot_scores
+from benchmark.ledger import records
+from benchmark.ledger.ledger import Ledger, name_further_seeds
+from benchmark.ledger.runs import RunRecords, make_run_line
+from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs, make_empty_run
-from benchmark.training.identity import Identities, name_further_seeds
+from benchmark.training.declaration import open_ledger
 
 if TYPE_CHECKING:
     from analysis.exhibits import Exhibit, View
@@ -174,9 +176,9 @@ def write_report(
     folder = out / study.name
     render(study, exhibits, load, folder, view, only_tables)
     _print_exhibits(study, exhibits, folder, view)
-    identities = Identities(Store(runs), methods.build)
+    ledger = open_ledger(Store(runs), methods.build)
     for _, configs in suites:
-        for line in name_further_seeds(configs, identities):
+        for line in name_further_seeds(configs, ledger):
             print(line)
     if view == "ours":
         print(f"open {folder / 'index.html'} in a browser")
@@ -252,10 +254,10 @@ def load_study(suites: Suites, runs: Path) -> Study:
             "for seeds of each other: give each once, or another name"
         )
     store = Store(runs)
-    identities = Identities(store, methods.build)
+    ledger = open_ledger(store, methods.build)
     suite_runs = []
     for suite, configs in suites:
-        suite_runs += _load_suite_runs(suite, configs, store, identities)
+        suite_runs += _load_suite_runs(suite, configs, ledger)
     printed = {}
     for suite, _ in suites:
         printed[suite.name] = next((name for name in suite.built_in if name in PRINTED), "")
@@ -285,7 +287,7 @@ def _name_to_train(suite: Suite, store: Store) -> str:
 
 
 def _load_suite_runs(
-    suite: Suite, configs: Sequence[RunConfig], store: Store, identities: Identities
+    suite: Suite, configs: Sequence[RunConfig], ledger: Ledger
 ) -> list[RunRecords]:
     """The records of a suite's runs, an empty one where there are none.
 
@@ -293,20 +295,14 @@ def _load_suite_runs(
     a model may have it scored in tasks of its own: places, tasks and settings of fine-tuning are
     this suite's.
     """
-    runs_by_id = {run.id: run for run in load_runs(store.root, suite.name)}
-    examples = find_example_keys(suite, store)
-    recorded = []
-    for config in configs:
-        if config.id in runs_by_id:
-            recorded.append(identities.leave_out(runs_by_id[config.id], config))
-        else:
-            recorded.append(make_empty_run(config.describe()))
+    recorded = ledger.read_suite(suite.name, configs)
+    examples = find_example_keys(suite, ledger.store)
     domains: dict[tuple[str, str], str] = {
         (task.name, task.metric): task.domain for task in suite.tasks
     }
     runs = []
-    for config, run in zip(configs, leave_out_older_texts(recorded), strict=True):
-        description = config.describe()
+    for config, run in zip(configs, recorded, strict=True):
+        description = make_run_line(config)
         line = structs.replace(
             run.line,
             row_index=description.row_index,

@@ -17,14 +17,15 @@ import pytest
 from tests.support.source_tree import FILES, ROOT, TREES
 
 BASE = "benchmark"  # the files in benchmark/ itself
-ROOMS = ("settings", "data", "models", "training", "downstream", "instruments", "jobs")
+ROOMS = ("settings", "ledger", "data", "models", "training", "downstream", "instruments", "jobs")
 FLOORS = (BASE, *(f"benchmark.{room}" for room in ROOMS))
 MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
     "methods": {*FLOORS[: FLOORS.index("benchmark.training") + 1]},
-    "analysis": {BASE, "benchmark.settings"},
+    "analysis": {BASE, "benchmark.settings", "benchmark.ledger"},
     "paper_tables": {
         BASE,
         "benchmark.settings",
+        "benchmark.ledger",
         "benchmark.training",
         "benchmark.downstream",
         "methods",
@@ -43,8 +44,8 @@ WITHOUT_TORCH = (
     *(
         "benchmark.settings.suite",
         "benchmark.settings.load",
-        "benchmark.records",
-        "benchmark.store",
+        "benchmark.ledger.records",
+        "benchmark.ledger.store",
     ),
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.page", "paper_tables", "run_all"),

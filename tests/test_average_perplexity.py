@@ -13,8 +13,9 @@ import pytest
 from analysis.study import Study
 from benchmark.instruments.track import list_points
 from benchmark.jobs.state import read_stage
-from benchmark.records import EvaluationLine, find_last
-from benchmark.store import RunRecords, Store, load_runs
+from benchmark.ledger.records import EvaluationLine, find_last
+from benchmark.ledger.runs import RunRecords, load_runs
+from benchmark.ledger.store import Store
 from tests.support import synthetic
 
 

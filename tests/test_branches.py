@@ -27,7 +27,7 @@ class Branches(LifelongMethod):
 
     def phases(self, stage):
         adapt = Phase("adapt", 0.6 if self.branch else 1.0, optimizer="carry", schedule=CONSTANT)
-        anneal = Phase("anneal", 0.4, optimizer="carry", schedule="linear", branch=True)
+        anneal = Phase("anneal", 0.4, optimizer="carry", schedule="linear", discard_after=True)
         return [adapt, anneal] if self.branch else [adapt]
 
 

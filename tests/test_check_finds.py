@@ -115,7 +115,7 @@ class TeachesItself(LifelongMethod):
 class WritesOtherwise(LifelongMethod):
     """Naive's loss, computed in another way."""
 
-    may_be_naive = True
+    may_equal_naive = True
 
     def loss(self, learner, batch):
         logits = learner.model(batch.tokens, batch.domains, batch.positions)

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import methods
-from benchmark.data.tokens import find_prepared_corpus, prepare_corpus
+from benchmark.data.prepared import find_prepared_corpus, prepare_corpus
 from benchmark.downstream.classifier import SavedModel
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.conformance import TinyRuns
+from benchmark.ledger.store import Store
 from benchmark.models import load
-from benchmark.store import Store
 from benchmark.training import checkpoint
 
 CONTENT: dict[str, Any] = {

@@ -29,9 +29,9 @@ from analysis.verdicts import (
     convert_printed,
     judge,
 )
-from benchmark.records import EvaluationLine, FailedLine
+from benchmark.ledger.records import EvaluationLine, FailedLine
+from benchmark.ledger.runs import load_runs
 from benchmark.settings.names import make_slug
-from benchmark.store import load_runs
 from tests.support import synthetic
 
 EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.list_exhibits()}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import run_all
-from benchmark.records import DoneLine
-from benchmark.store import load_runs
+from benchmark.ledger.records import DoneLine
+from benchmark.ledger.runs import load_runs
 from tests.support import tiny_suite
 
 ROOT = Path(__file__).parent.parent

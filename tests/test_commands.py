@@ -10,10 +10,10 @@ import pytest
 
 import methods
 import run_all
+from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError
 from benchmark.settings.command_line import LISTS, parse
 from benchmark.settings.load import load_suite
-from benchmark.store import Store
 from benchmark.training.processes import read_launch
 from tests.support import synthetic
 
@@ -124,10 +124,10 @@ def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
     suite += f"budget = {{ amount = 1 }}\nmodel = {{ ladder = [{size}, {size}] }}\n"
     (tmp_path / "x.toml").write_text(suite, encoding="utf-8-sig")
     changed = suite.replace('["csv"]', '["csv"], hold_out = 0.5').replace(
-        '"er"', '"er", options.replay = 0.5'
+        '"er"', '"er", options.replay_ratio = 0.5'
     )
     (tmp_path / "y.toml").write_text(f'name = "x"\n{changed}')
-    asked = {"domains.b.hold_out": 0.5, "rows.er.options.replay": 0.5}
+    asked = {"domains.b.hold_out": 0.5, "rows.er.options.replay_ratio": 0.5}
     assert load_suite(str(tmp_path / "x.toml"), asked) == load_suite(str(tmp_path / "y.toml"))
     for key, said in (
         ("domains.c.hold_out", "there are a, b"),

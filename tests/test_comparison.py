@@ -23,8 +23,10 @@ from analysis.comparison import (
     select_one_trial,
 )
 from analysis.study import Study
-from benchmark.jobs import study
-from benchmark.store import load_runs
+from benchmark.ledger import archive
+from benchmark.ledger.runs import load_runs
+from benchmark.ledger.store import Store
+from benchmark.training.declaration import open_ledger
 from run_all import main
 from tests.support import synthetic
 from tests.support.tiny_suite import write as write_suite
@@ -43,7 +45,9 @@ def sides(tmp_path) -> tuple[Path, Path]:
     """
     a, b = tmp_path / "a", tmp_path / "b"
     synthetic.write(a, "demo", rows=ROWS, seeds=3, scores=False)
-    synthetic.write(b, "demo", rows=[ROWS[0], ("ER", "er", {"replay": 0.2})], seeds=3, scores=False)
+    synthetic.write(
+        b, "demo", rows=[ROWS[0], ("ER", "er", {"replay_ratio": 0.2})], seeds=3, scores=False
+    )
     for path in (b / "stages").rglob("records.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines:
@@ -115,10 +119,10 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
         both = Side("both", {"demo": runs})
         with pytest.raises(
             ComparisonError,
-            match="both: .*'ER' of demo .* none .* 0.2: .*--set options.er.replay=0.2",
+            match="both: .*'ER' of demo .* none .* 0.2: .*--set options.er.replay_ratio=0.2",
         ):
             list(compare(both, Side("b", {"demo": b})))
-    chosen = select_one_trial(both, "demo", {"options.er.replay": 0.2})
+    chosen = select_one_trial(both, "demo", {"options.er.replay_ratio": 0.2})
     assert [run for run in chosen if run.row == "ER"] == [
         run for run in b if run.row == "ER" and run.seed == 2
     ]
@@ -152,7 +156,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
         if path.stem != "1-0"
     }
     (folder / "records").mkdir(parents=True)
-    study._write_archive(folder / "records" / "tiny-s0.tar.gz", kept)
+    archive.write_archive(folder / "records" / "tiny-s0.tar.gz", kept)
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert (
@@ -162,7 +166,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
     """By hand: one side has the suite demo and the other none; the message must say so of each."""
-    with study.open_records(str(sides[0])) as before:
-        runs = {"demo": list(study.load_all_runs(before, methods.build))}
+    with archive.open_records(str(sides[0])) as before:
+        runs = {"demo": open_ledger(Store(before), methods.build).read_recorded("demo")}
     with pytest.raises(ComparisonError, match="x has demo; y has no"):
         list(compare(Side("x", runs), Side("y", {})))

@@ -133,7 +133,7 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
     """
     text = MINIMAL.replace('methods = ["naive"]', "methods = []") + (
         '[[rows]]\nmethod = "er"\n'
-        '[[rows]]\nname = "small"\nmethod = "er"\noptions = { replay = 0.5 }\n'
+        '[[rows]]\nname = "small"\nmethod = "er"\noptions = { replay_ratio = 0.5 }\n'
         'set = { "data.memory_tokens" = 5 }\n'
     )
     suite = load_suite(suite_file(text), {"training.learning_rate": 0.1})
@@ -151,9 +151,17 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("er", {"replya": 0.5}, "replya: no such key (did you mean 'replay'?); there are replay"),
-        ("er", {"replay": 1.5}, "replay: Input should be less than or equal to 1 (got 1.5)"),
-        ("er", {"replay": math.nan}, "replay: Input should be a finite number (got nan)"),
+        (
+            "er",
+            {"replay_rati": 0.5},
+            "replay_rati: no such key (did you mean 'replay_ratio'?); there are",
+        ),
+        ("er", {"replay_ratio": 1.5}, "replay_ratio: Input should be less than or equal to 1"),
+        (
+            "er",
+            {"replay_ratio": math.nan},
+            "replay_ratio: Input should be a finite number (got nan)",
+        ),
         (
             "elle",
             {"growth_mode": "fp"},

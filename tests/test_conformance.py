@@ -229,7 +229,7 @@ def test_a_stage_without_a_row_of_its_domain_is_told(
 
 def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
     """Oracle: the model's mode, as methods meet it: training in every loss, evaluation in every
-    `observe`.
+    `on_batch`.
     """
     seen: list[tuple[str, bool]] = []
 
@@ -238,15 +238,15 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
         def phases(self, stage):
             return [Phase("look", 0.5, trains=False), Phase("adapt", 0.5)]
 
-        def observe(self, learner, batches):
-            seen.append(("observe", learner.model.training))
+        def on_batch(self, learner, batches):
+            seen.append(("on_batch", learner.model.training))
 
         def loss(self, learner, batch):
             seen.append(("loss", learner.model.training))
             return super().loss(learner, batch)
 
     TinyRuns("looks", lambda name, options: Looks(), tmp_path).train_undisturbed()
-    assert set(seen) == {("observe", False), ("loss", True)}
+    assert set(seen) == {("on_batch", False), ("loss", True)}
 
 
 def tiny_runs_of(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
@@ -280,7 +280,7 @@ def test_a_method_that_does_nothing_is_told(tmp_path, monkeypatch) -> None:
     tiny = tiny_runs_of(NoTeacher, tmp_path)
     with pytest.raises(AssertionError, match="3 stages .*Naive's"):
         conformance.is_naive_where_it_says(tiny)
-    monkeypatch.setattr(NoTeacher, "may_be_naive", True)
+    monkeypatch.setattr(NoTeacher, "may_equal_naive", True)
     conformance.is_naive_where_it_says(tiny)
 
 
@@ -346,9 +346,11 @@ class Foresees(LifelongMethod):
     says: bool = False
 
     def seen(self, stage):
-        return {**vars(stage.outlook), "size": stage.outlook.size.layers, "last": stage.last}[
-            self.of
-        ]
+        return {
+            **vars(stage.stream_info),
+            "size": stage.stream_info.size.layers,
+            "last": stage.last,
+        }[self.of]
 
     def signature(self, stage):
         return {"of": self.seen(stage)} if self.says else {"of": self.of}
@@ -366,6 +368,6 @@ def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None
     def tiny(says: bool) -> TinyRuns:
         return TinyRuns("wrong", lambda name, options: Foresees(of, says), tmp_path)
 
-    with pytest.raises(AssertionError, match=r"stage 0: .*`stage\.outlook`.*`signature`"):
+    with pytest.raises(AssertionError, match=r"stage 0: .*`stage\.stream_info`.*`signature`"):
         conformance.phases_fill_each_stage(tiny(False))
     conformance.phases_fill_each_stage(tiny(True))

@@ -10,8 +10,8 @@ import torch
 
 import methods
 from benchmark.instruments.conformance import ALONE, TinyRuns
+from benchmark.ledger.records import CoreShare
 from benchmark.locks import Lease
-from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget
 from benchmark.training import clock as contention
 from benchmark.training import stage

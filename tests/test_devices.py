@@ -24,10 +24,10 @@ from benchmark.downstream.finetune import score
 from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.instruments.export import export_model
+from benchmark.ledger.store import Store
 from benchmark.models import devices, load
 from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import Budget
-from benchmark.store import Store
 from benchmark.training.processes import World, start_fork_server
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
@@ -54,7 +54,7 @@ def trained(
     """The weights of each stage of a tiny run, and what each of its steps waited for."""
     tiny = TinyRuns(name, methods.build, folder)
     budget = Budget(unit="steps", amount=4, reference=None)
-    config = tiny.make_config(evaluations=1, clip=CLIP.get(name)).model_copy(
+    config = tiny.make_config(evaluations=1, max_grad_norm=CLIP.get(name)).model_copy(
         update={"budget": budget, "options": OPTIONS.get(name, {})}
     )
     run = tiny.make_run(config, world.device.type)

@@ -13,7 +13,7 @@ from benchmark.data.tokenizer import BOS, EOS, Vocabulary
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import build, load
 from benchmark.settings.names import list_architecture_names
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import Phase
 from tests.support.texts import draw
 

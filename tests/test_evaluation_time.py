@@ -16,15 +16,15 @@ import pytest
 import methods
 import run_all
 from benchmark.data import corpus
-from benchmark.data.tokens import find_prepared_corpus
+from benchmark.data.prepared import find_prepared_corpus
 from benchmark.instruments.new_suite import write_suite
 from benchmark.jobs.executors import local
 from benchmark.jobs.state import RunState, StageState, read_stage
 from benchmark.jobs.status import _measure_time_off_clock
+from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
 from benchmark.settings.texts import Domain
-from benchmark.store import Store
 from benchmark.training.progress import EvaluationTimes
 from tests.support import tiny_suite
 from tests.support.texts import sentences, write

@@ -16,8 +16,8 @@ from msgspec import structs
 import paper_tables
 from analysis import figures
 from analysis.study import Study
-from benchmark.records import EvaluationLine
-from benchmark.store import load_runs
+from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 from tests.support.thorough import one_in
 

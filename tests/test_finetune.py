@@ -16,11 +16,11 @@ import torch
 from msgspec import structs
 from torch import nn
 
-from benchmark import records
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, encode_rows
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import IN_WINDOW, TaskData, record_baselines
+from benchmark.ledger import records
 from benchmark.settings.tasks import SPLITS, Finetuning
 from benchmark.training.processes import Stopped
 from tests.support.processes import call_apart

@@ -64,7 +64,7 @@ OPTIONS = """
 [[rows]]
 name = "Logit-KD, cold"
 method = "logit_kd"
-options = { replay = 0.5, temperature = 0.25 }
+options = { replay_ratio = 0.5, temperature = 0.25 }
 # two layers, whose order shows what was copied
 [[rows]]
 name = "G_stack, two layers"
@@ -76,7 +76,7 @@ options = { factor = 2 }
 [options]
 ewc = { strength = 10.0 }
 mas = { strength = 1.0 }
-logit_kd = { replay = 0.5 }
+logit_kd = { replay_ratio = 0.5 }
 lifelong_moe = { distillation = 30.0 }
 """
 TASK = """

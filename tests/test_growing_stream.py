@@ -12,13 +12,13 @@ import torch
 import methods
 from benchmark.data.tokenizer import EOS, Vocabulary
 from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
+from benchmark.ledger.records import EvaluationLine, Titled
+from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.models import build, load
-from benchmark.records import EvaluationLine, Titled
 from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.settings.texts import Domain
-from benchmark.store import RunRecords, load_runs
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.evaluate import measure_perplexities
-from benchmark.training.keys import make_stage_keys
 from benchmark.training.run import Run
 from tests.support.texts import sentences, write
 from tests.support.thorough import these_of

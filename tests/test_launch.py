@@ -8,12 +8,13 @@ import pytest
 import submitit
 from submitit.slurm.slurm import _make_sbatch_string
 
+from benchmark.ledger.runs import make_run_line
+from benchmark.ledger.store import Store
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.slurm import KINDS, JobKind, Slurm
 from benchmark.settings.suite import RunConfig
-from benchmark.store import Store
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
@@ -156,7 +157,7 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
         and asks.slurm
         and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
     )
-    assert (asks.id, asks.describe()) == (plain.id, plain.describe())
+    assert (asks.id, make_run_line(asks)) == (plain.id, make_run_line(plain))
     survey = tiny.survey()
     assert survey.plan_keys(asks) == survey.plan_keys(plain)
 

@@ -146,19 +146,19 @@ def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
         for name in ("a", "b")
     ]
     both = Finetuning(
-        how=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32"
+        protocols=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32"
     )
     path, left = tmp_path / "a.jsonl", list[int]()
     score_all("m", checkpoint, tasks, both, path, progress=lambda line, count: left.append(count))
     lines = read_lines(path)
     assert len(lines) == 2 * 2 * (2 + 1) and left == list(range(11, -1, -1))
-    probes = [line for line in lines if line.get("how") == "linear_probe"]
+    probes = [line for line in lines if line.get("protocol") == "linear_probe"]
     assert {(line["task"], line["prompt"], line["seed"]) for line in probes} == {
         (task, prompt, 0) for task in "ab" for prompt in ("right", "none")
     }
     assert all(line["leaks"] >= 10 and 0 <= line["test_without_leaks"] <= 1 for line in probes)
     score_all(
-        "m", checkpoint, tasks, both.model_copy(update={"how": ("finetune",)}), tmp_path / "b"
+        "m", checkpoint, tasks, both.model_copy(update={"protocols": ("finetune",)}), tmp_path / "b"
     )
     without = {line["key"]: line["test"] for line in read_lines(tmp_path / "b")}
     assert {line["key"]: line["test"] for line in lines if line not in probes} == without

@@ -133,10 +133,10 @@ def rules() -> Iterator[Case]:
     mixed = f"{{name='a', packages=['stdlib'], {source}}}, {{name='b', {source}}}"
     for override, names in {
         "seeds=[0, 0]": "seeds",
-        "training.clip=nan": "clip",
+        "training.max_grad_norm=nan": "max_grad_norm",
         "training.deterministic='yes'": "deterministic",
         "data=7": "data",
-        "options.er.replay='no such'": "replay",
+        "options.er.replay_ratio='no such'": "replay_ratio",
         "options.ewc.strength=1": "ewc",
         "model.ladder=[{layers=2, hidden_size=32}, {layers=1, hidden_size=32}]": "ladder",
         "budget.unit='reference'": "reference",
@@ -183,7 +183,7 @@ def command_lines() -> Iterator[Case]:
         "--seeds 2-1": "--seeds",
         "--methods ,": "--methods",
         "--set x": "--set",
-        "--set training.clip.x=1": "clip",
+        "--set training.max_grad_norm.x=1": "max_grad_norm",
     }.items():
         yield Case(f"{DRY_RUN} {given}", names)
     places = "--runs {here}/runs --out {here}/report"

@@ -8,8 +8,8 @@ import pytest
 
 from analysis.study import Study, find_header
 from analysis.tables import to_csv, to_markdown, to_text
-from benchmark.records import EvaluationLine, Titled
-from benchmark.store import load_runs
+from benchmark.ledger.records import EvaluationLine, Titled
+from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 
 

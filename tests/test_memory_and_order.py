@@ -15,12 +15,12 @@ import methods
 import paper_tables
 from analysis.comparison import build_comparison
 from analysis.study import Study
+from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
-from benchmark.store import load_runs
 from benchmark.training.batch_parts import check_method
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
 from tests.support.texts import tiny_corpus

@@ -22,8 +22,8 @@ from benchmark.instruments.conformance import (
     make_tiny_config,
     resumes_identically_from_a_kill_in_each_phase,
 )
+from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import digest
-from benchmark.store import load_runs
 from tests.support.record_lines import read_stage_lines
 from tests.support.thorough import one_in
 
@@ -69,7 +69,7 @@ def differ(ours, theirs) -> list[int]:
         ("logit_kd", {"distillation": 0}, "er"),
         ("derpp", {"alpha": 0, "beta": 1}, "er"),
         ("elle", ELLE_OFF, "er"),
-        ("er", {"replay": 0}, "naive"),
+        ("er", {"replay_ratio": 0}, "naive"),
         ("agem", {"reference": 0}, "naive"),
     ],
 )
@@ -171,7 +171,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "importances": ("mas", {"strength": 1e-3, "share": 0.3}),
     "adaptive replay": (
         "elle",
-        {"adaptive": 2, "recover": 0.5, "replay": 0.5, "width": False, "depth": False},
+        {"adaptive": 2, "recover": 0.5, "replay_ratio": 0.5, "width": False, "depth": False},
     ),
 }
 

@@ -104,12 +104,12 @@ def test_a_soup_is_the_mean_of_the_domains_models() -> None:
         model = method.start_stage(copy.deepcopy(model), later(index, evaluated))
         for name, weight in model.state_dict().items():
             torch.testing.assert_close(weight, soup[name], rtol=0, atol=1e-6)
-            assert torch.equal(weight, method.evaluated.state_dict()[name])
+            assert torch.equal(weight, method.eval_model.state_dict()[name])
         for _ in range(2):
             moved(model)
             method.after_step(learner_of(model, method))
         trained.append({name: weight.clone() for name, weight in model.state_dict().items()})
-        evaluated = method.evaluated
+        evaluated = method.eval_model
         for name, weight in evaluated.state_dict().items():
             mean = sum(weights[name] for weights in trained) / (index + 1)
             torch.testing.assert_close(weight, mean, rtol=0, atol=1e-6)
@@ -134,8 +134,10 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
     over 6 N D.
     """
     method = build("gstack", {"timing": 1 / 3})
-    outlook = replace(toy.stage(0).outlook, budget=6.0)
-    small = replace(toy.stage(1), outlook=outlook, ladder=(Size(layers=2, hidden_size=32),) * 3)
+    stream_info = replace(toy.stage(0).stream_info, budget=6.0)
+    small = replace(
+        toy.stage(1), stream_info=stream_info, ladder=(Size(layers=2, hidden_size=32),) * 3
+    )
     model = model_of()
     old = [p.clone() for p in model.architecture.layers(model.network)[1].parameters()]
     assert method.start_stage(model, small).layers == 2 and method.growth is None
@@ -147,10 +149,10 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
     law = build("gstack", {"timing": "law"})
     with pytest.raises(ConfigError, match="budget .*flops, not steps"):
         law.signature(toy.stage(0))  # before anything is trained
-    flops = replace(small, unit="flops", outlook=replace(outlook, budget=6 * 7e9 * 2e12))
+    flops = replace(small, unit="flops", stream_info=replace(stream_info, budget=6 * 7e9 * 2e12))
     assert law.share(7e9, flops) == pytest.approx(11.11e9 / 4 / 2e12, rel=1e-3)
     with pytest.raises(ConfigError, match="tokens, .* times the budget"):
-        law.share(1e6, replace(flops, outlook=replace(outlook, budget=6e13)))
+        law.share(1e6, replace(flops, stream_info=replace(stream_info, budget=6e13)))
 
 
 def test_mer_draws_back_after_every_k_steps() -> None:
@@ -208,8 +210,8 @@ def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
     method.after_step(learner_of(adapted, method))
     tokens = torch.arange(4, 14).view(1, -1)
     rows = tokens, torch.tensor([1]), torch.arange(9).view(1, -1)
-    torch.testing.assert_close(method.evaluated(*rows), adapted.eval()(*rows), rtol=0, atol=1e-6)
-    old, new = before.state_dict(), method.evaluated.state_dict()
+    torch.testing.assert_close(method.eval_model(*rows), adapted.eval()(*rows), rtol=0, atol=1e-6)
+    old, new = before.state_dict(), method.eval_model.state_dict()
     changes = [new[name] - old[name] for name in old if not torch.equal(new[name], old[name])]
     assert len(changes) == len(adapted.adapters[0]) and {
         int(torch.linalg.matrix_rank(c)) for c in changes
@@ -231,7 +233,7 @@ def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) ->
         batch, tokens=tokens, positions=torch.arange(11).expand(4, 11), targets=tokens[:, 1:]
     )
     with evaluating(model):
-        method.observe(learner, [batch])
+        method.on_batch(learner, [batch])
     number, eps = 3, 1e-5
     module = list_linear_maps(model)[number]
     losses = []
@@ -273,7 +275,7 @@ def test_the_infinite_learning_rate(folder, learning_rates) -> None:
         "constant": 0.5,
         "minimum": 0.1,
         "anneal": 0.2,
-        "replay": 0.25,
+        "replay_ratio": 0.25,
     }
     tiny = TinyRuns("infinite_lr", lambda name, _: methods.build(name, options), folder)
     run = tiny.make_run(tiny.make_config(), "infinite")

@@ -46,7 +46,7 @@ def measured(
     learner = toy.learner(model, method)
     with evaluating(model):  # as the loop does
         for part in toy.batches(oracle["domains"][domain - 1], samples):
-            method.observe(learner, [part])
+            method.on_batch(learner, [part])
     model.dropout.p = 0.0
     return model, learner
 
@@ -196,7 +196,7 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
         model = toy.Toy(oracle["weights"]["first"])
         learner = toy.learner(model, method)
         learner.world = SimpleNamespace(add_up=add_up, size=2)  # type: ignore[assignment]
-        method.observe(learner, [toy.batch(rows, of=8)])
+        method.on_batch(learner, [toy.batch(rows, of=8)])
         assert method.count == 8
         return method.total, totals
 

@@ -9,8 +9,8 @@ import pytest
 from analysis.notes import collect_notes, note_contended_stages, note_probes, note_unequal_texts
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
-from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
-from benchmark.store import load_runs
+from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
+from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [

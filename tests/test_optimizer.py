@@ -19,7 +19,7 @@ from benchmark.models import load
 from benchmark.settings import optimizers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimizer import PhaseOptimizer, copy_layers, find_rate_factors
 from benchmark.training.step import make_stage
@@ -181,7 +181,7 @@ class Groups(LifelongMethod):
         return {"rates": dict(self.rates)}
 
     def phases(self, stage):
-        return [Phase("adapt", rates=self.rates, schedule=CONSTANT)]
+        return [Phase("adapt", lr_multipliers=self.rates, schedule=CONSTANT)]
 
 
 def test_rates_by_name(tmp_path) -> None:

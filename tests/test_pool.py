@@ -23,10 +23,10 @@ from benchmark.jobs import pool
 from benchmark.jobs.executors import local
 from benchmark.jobs.pool import do_unit, share_machine
 from benchmark.jobs.work import Train, Unit, Worker
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.models import devices
 from benchmark.settings.base import ConfigError
-from benchmark.store import Store
 from benchmark.training.processes import Sources, Taken, join
 from tests.support import processes
 from tests.support.suite_folder import (

@@ -183,7 +183,9 @@ def test_a_gpu_without_bf16_computes_in_fp16(
 
 
 def in_fp16(tiny: TinyRuns, name: str, asked_to_stop: Any = lambda: False) -> Run:
-    config = tiny.make_config(precision="fp16", clip=0.5, micro_batch_size=5, evaluations=1)
+    config = tiny.make_config(
+        precision="fp16", max_grad_norm=0.5, micro_batch_size=5, evaluations=1
+    )
     return tiny.make_run(config, name, asked_to_stop)
 
 

@@ -27,7 +27,7 @@ KEYS = st.sampled_from(
         "seeds",
         "title",
         "data.memory_tokens",
-        "training.clip",
+        "training.max_grad_norm",
         "budget.amount",
         "model.ladder",
         "rows",

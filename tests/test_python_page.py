@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 import run_all
-from benchmark.store import load_runs
+from benchmark.ledger.runs import load_runs
 from tests.support import tiny_suite
 
 PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding="utf-8")

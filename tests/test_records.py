@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmark import records
 from benchmark.instruments.track import list_points
-from benchmark.jobs import study
-from benchmark.records import STAGE as LINES
-from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLine
-from benchmark.store import load_runs
+from benchmark.ledger import archive, records
+from benchmark.ledger.records import STAGE as LINES
+from benchmark.ledger.records import EvaluationLine, MetricsLine, RecordsError, StageLine
+from benchmark.ledger.runs import load_runs
 from benchmark.training.processes import start_fork_server
 from tests.support.record_lines import DONE, METRICS, STAGE, append_line, evaluation, read_lines
 
@@ -233,6 +232,6 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     [run] = load_runs(tmp_path, "s")
     done = records.find_last(run.stages[0], records.DoneLine)
     assert done and done.weights == "last"
-    assert study._describe_result(path, path.read_bytes()) == "weights last"
+    assert archive._describe_result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
     assert [step for step, _, _ in list_points(after)] == [spent["steps"], 2 * spent["steps"]]

@@ -11,12 +11,12 @@ import pytest
 
 import methods
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.records import EvaluationLine, find_last
+from benchmark.ledger.records import EvaluationLine, find_last
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain, Replay
 from benchmark.training.batch_parts import check_method
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream
 from tests.support.texts import draw, tiny_corpus

@@ -21,9 +21,9 @@ import paper_tables
 from analysis.page import render
 from analysis.study import Study
 from analysis.tables import format_number
-from benchmark.records import FailedLine
+from benchmark.ledger.records import FailedLine
+from benchmark.ledger.runs import load_runs
 from benchmark.settings.load import load_suite
-from benchmark.store import load_runs
 from tests.support import synthetic
 from tests.support.thorough import program
 

@@ -19,18 +19,20 @@ import torch
 from msgspec.structs import replace
 
 import methods
-from benchmark.data.tokens import prepare_corpus
+from benchmark.data.prepared import prepare_corpus
 from benchmark.downstream.tasks import load_examples, make_score_key
 from benchmark.errors import UserError
 from benchmark.jobs import study as studies
-from benchmark.jobs.study import ResultsError
-from benchmark.jobs.trained_again import SAME, find_difference
+from benchmark.ledger import archive
+from benchmark.ledger.archive import ResultsError
+from benchmark.ledger.records import DoneLine, EvaluationLine, LaterLine, find_last, select_kind
+from benchmark.ledger.runs import RunRecords, load_runs
+from benchmark.ledger.store import Store
+from benchmark.ledger.trained_again import SAME, find_difference
 from benchmark.models import hash_weights, load
-from benchmark.records import DoneLine, EvaluationLine, LaterLine, find_last, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
-from benchmark.store import RunRecords, Store, load_runs
 from methods.er import ER
 from paper_tables import load_study, write_report
 from run_all import main, open_study
@@ -75,14 +77,14 @@ def check(study: Path) -> list[str]:
 
 def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") -> None:
     """Change the lines of all stages, or runs, in the archive."""
-    members = studies._read_archive(study / ARCHIVE)
+    members = archive.read_archive(study / ARCHIVE)
     for name, content in members.items():
         if name.startswith(kind):
             lines = [json.loads(line) for line in content.splitlines()]
             for line in lines:
                 change(line)
             members[name] = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    studies._write_archive(study / ARCHIVE, members)
+    archive.write_archive(study / ARCHIVE, members)
 
 
 def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
 
 def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) -> None:
     """Oracle: the report as it was, though its method's code is another."""
-    monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
+    monkeypatch.setattr("benchmark.training.declaration.hash_code", lambda module: "another")
     assert check(study)[1].startswith("report: 4 tables ")
 
 
@@ -114,7 +116,7 @@ def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(
     monkeypatch.setattr(ER, "version", 2)
     with pytest.raises(studies.ResultsError, match="er-s0-.* version or signature of its method"):
         check(study)
-    monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
+    monkeypatch.setattr("benchmark.training.declaration.hash_code", lambda module: "another")
     table = study / "report/tiny/main_pretraining.md"
     numbers = table.read_text().splitlines()
     suites = suites_of(study)
@@ -257,7 +259,7 @@ def test_what_came_later_is_collected_and_another_run_is_refused(
 
     def collected() -> list[str]:
         studies.collect(*suite, runs, study, methods.build)
-        return studies._read_archive(study / ARCHIVE)[name].decode().splitlines()
+        return archive.read_archive(study / ARCHIVE)[name].decode().splitlines()
 
     scores.parent.mkdir(exist_ok=True)
     scores.write_text("first\n")
@@ -266,15 +268,15 @@ def test_what_came_later_is_collected_and_another_run_is_refused(
     assert collected() == ["first", "later"]
     scores.write_text("of another machine\nlater\n")
     assert collected() == ["first", "later", "of another machine"]
-    members = studies._read_archive(study / ARCHIVE)
+    members = archive.read_archive(study / ARCHIVE)
     [line] = [name for name in members if name.startswith("suites/tiny/naive")]
     members[line] = members[line].replace(key.encode(), b"000000000000")
-    studies._write_archive(study / ARCHIVE, members)
+    archive.write_archive(study / ARCHIVE, members)
     with pytest.raises(
         ResultsError, match=f"stages .*{key}, the study .*stages .*, 000000000000: "
     ):
         collected()
-    assert studies._read_archive(study / ARCHIVE) == members
+    assert archive.read_archive(study / ARCHIVE) == members
 
 
 def test_a_study_has_the_scores_of_each_suites_own_task(
@@ -315,7 +317,7 @@ def test_a_study_has_the_scores_of_each_suites_own_task(
             numbers = {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
             append_line(store.scores_file(model), {"kind": "score", **names, **numbers})
         studies.collect(suite, configs, runs, study, methods.build)
-    scores = load_study(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
+    scores = load_study(suites, archive.unpack(study, tmp_path / "unpacked").root).scores
     assert (
         dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75}
         and len(scores) == 4
@@ -343,11 +345,11 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
         (study / f"{name}.toml").write_text((study / "tiny.toml").read_text())
         suite = load_suite(str(study / f"{name}.toml"))
         shutil.copytree(runs / "suites" / "tiny", runs / "suites" / name)
-        members = studies._read_archive(study / ARCHIVE)
+        members = archive.read_archive(study / ARCHIVE)
         studies.collect(suite, methods.list_runs(suite), runs, study, methods.build)
-        store = studies.unpack(study, tmp_path / name)
+        store = archive.unpack(study, tmp_path / name)
         [later] = select_kind(store.read_stage(stage.parent.name), LaterLine)
-        assert later.perplexity == 7.0 and studies._read_archive(study / ARCHIVE) == members
+        assert later.perplexity == 7.0 and archive.read_archive(study / ARCHIVE) == members
         (study / "records" / f"{name}-s0.tar.gz").unlink()
 
 
@@ -355,16 +357,16 @@ def test_a_stage_that_suites_trained_to_other_weights_is_in_each_as_it_was(
     study: Path, tmp_path: Path
 ) -> None:
     """Oracle: by hand: the weights in each archive, whichever comes first."""
-    plain = studies._read_archive(study / ARCHIVE)
+    plain = archive.read_archive(study / ARCHIVE)
     for name in ("first", "zeroth"):
         members = {
             path.replace("suites/tiny/", f"suites/{name}/"): content
             for path, content in plain.items()
         }
-        studies._write_archive(study / "records" / f"{name}-s0.tar.gz", members)
+        archive.write_archive(study / "records" / f"{name}-s0.tar.gz", members)
     spoil(study, other_machine)
     for name in ("first", "tiny", "zeroth"):
-        store = studies.unpack(study, tmp_path / name, [name])
+        store = archive.unpack(study, tmp_path / name, [name])
         weights = {
             find_last(store.read_stage(path.name), DoneLine).weights
             for path in store.root.glob("stages/*")
@@ -487,7 +489,7 @@ def test_a_suite_without_records_has_no_report(study: Path) -> None:
 
 def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
     """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
-    studies._write_archive(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
+    archive.write_archive(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
     with pytest.raises(ResultsError, match=r"tar\.gz: embedded null byte"):
         check(study)
 
@@ -579,7 +581,7 @@ def test_collect_leaves_out_rows_that_the_study_does_not_name(
     assert main(["collect", str(trained / "tiny.toml"), *places]) == 0
     assert "left out: ER;" in capsys.readouterr().out
     runs = [
-        name for name in studies._read_archive(study / ARCHIVE) if name.startswith("suites/tiny/")
+        name for name in archive.read_archive(study / ARCHIVE) if name.startswith("suites/tiny/")
     ]
     assert len(runs) == 1 and "/naive-s0-" in runs[0]
     assert check(study)[0].startswith("tiny: 1 of 1 runs")
@@ -592,8 +594,8 @@ def test_what_an_archive_lacks_is_trained_elsewhere(
     suite = str(study / "tiny.toml")
     words = [suite, "--runs", str(study), "--set", "tables=[]"]
     suites = [(load_suite(suite, words=words), methods.list_runs(load_suite(suite)))]
-    archive = studies.unpack(study, tmp_path / "unpacked").root
-    [command] = load_study(suites, archive).called.values()
+    unpacked = archive.unpack(study, tmp_path / "unpacked").root
+    [command] = load_study(suites, unpacked).called.values()
     monkeypatch.chdir(tmp_path)
     assert main(["run", *shlex.split(command), "--dry-run"]) == 0
     assert command.endswith("--set 'tables=[]'")

@@ -21,7 +21,7 @@ from benchmark.settings.schedules import (
     ScheduleName,
     find_schedule,
 )
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 
 WRONG: Any = "run"

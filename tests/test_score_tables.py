@@ -10,10 +10,11 @@ from analysis.page import render_page
 from analysis.scorecard import build_scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
-from benchmark import records
 from benchmark.downstream.tasks import IN_WINDOW
+from benchmark.ledger import records
+from benchmark.ledger.runs import load_runs
+from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
-from benchmark.store import Store, load_runs
 from paper_tables import load_study
 from tests.support import synthetic
 from tests.support.synthetic import load, study
@@ -86,7 +87,7 @@ def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_plac
     for run in data.runs:
         for stage in run.scores:
             probes = [
-                replace(line, how="linear_probe", test=line.test + 0.1)
+                replace(line, protocol="linear_probe", test=line.test + 0.1)
                 for line in stage
                 if not line.seed
             ]
@@ -106,7 +107,7 @@ def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_plac
         assert row.cells[3].values == pytest.approx(scores)
     for run in data.runs:
         run.scores = [
-            [line for line in stage if line.how == "linear_probe"] for stage in run.scores
+            [line for line in stage if line.protocol == "linear_probe"] for stage in run.scores
         ]
     alone = Study("demo", data.runs, printed=printed)
     (block,) = load("main_downstream").build(alone).blocks
@@ -121,7 +122,7 @@ def test_a_task_of_no_domain_has_a_column_that_is_in_no_average(tmp_path):
     """Oracle: scores by hand, beside fine-tuned ones; the other columns as they are without it."""
     data = study(tmp_path, seeds=1)
     before = load("main_downstream").build(data)
-    of_all = {"task": "which", "domain": "", "how": "linear_probe", "metric": "accuracy"}
+    of_all = {"task": "which", "domain": "", "protocol": "linear_probe", "metric": "accuracy"}
     for run in data.runs:
         run.line.tasks = [*run.line.tasks, {"name": "which", "title": "Domain", "domain": ""}]
         for stage in run.scores:

@@ -13,9 +13,10 @@ import pytest
 
 import methods
 import run_all
-from benchmark.records import append
+from benchmark.ledger.records import append
+from benchmark.ledger.runs import make_run_line
+from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
-from benchmark.store import Store
 from paper_tables import load_study
 from tests.support import tiny_suite
 from tests.support.record_lines import read_lines
@@ -124,7 +125,7 @@ def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
         update={"domains": (first.model_copy(update={"title": "New"}), *others)}
     )
     old, new = (methods.list_runs(each)[0] for each in (suite, changed))
-    append(Store(tmp_path).run_file(old), old.describe())
+    append(Store(tmp_path).run_file(old), make_run_line(old))
     assert old.id == new.id and load_study([(changed, [new])], tmp_path).stage_titles[0] == "New"
 
 

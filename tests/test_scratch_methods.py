@@ -16,7 +16,7 @@ from benchmark.settings import names
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.names import ROOT, SUITES
-from benchmark.training.keys import hash_code
+from benchmark.training.declaration import hash_code
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.support.record_lines import read_stage_lines
 
 # of each the architecture and the training: growth and memory, moments and a branch, a teacher
 TRIED: dict[str, tuple[str, dict[str, Any]]] = {
-    "elle": ("llama", {"clip": 0.5}),
+    "elle": ("llama", {"max_grad_norm": 0.5}),
     "infinite_lr": ("gpt", {"batch_size": 20}),
     "logit_kd": ("bert", {"micro_batch_size": 3}),
 }

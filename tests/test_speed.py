@@ -15,13 +15,13 @@ import methods
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns
 from benchmark.instruments.speed import Cost, format_table, measure
+from benchmark.ledger.store import Store
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
-from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.clock import count_flops
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step import StageInputs, Stepper, make_stage
 from benchmark.training.step_times import RowTimes, StageTimes, find_times, list_settings
@@ -183,7 +183,8 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     step_times.write(
         table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware()
     )
-    after = make_stage_keys(config, methods.build("er"), list(run.corpus.keys.values()))
+    stages = make_stage_keys(config, methods.build("er"), list(run.corpus.keys.values()))
+    after = [stage.key for stage in stages]
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
 

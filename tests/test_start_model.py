@@ -28,13 +28,14 @@ from analysis.study import find_header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
 from benchmark.jobs import study
+from benchmark.ledger import archive
+from benchmark.ledger.runs import load_runs
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, set_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Model, RunConfig
-from benchmark.store import load_runs
 from benchmark.training.evaluate import measure_perplexities
 from tests.support import tiny_suite
 from tests.support.small_networks import RMS_FAMILIES, network
@@ -137,7 +138,7 @@ def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None
     run.train()
     suite = load_suite("demo").model_copy(update={"name": run.config.suite})
     study.collect(suite, [run.config], run.store.root, tmp_path / "study", methods.build)
-    places = run.store.root, study.unpack(tmp_path / "study", tmp_path / "unpacked").root
+    places = run.store.root, archive.unpack(tmp_path / "study", tmp_path / "unpacked").root
     [measured], [held] = (
         [records.start for records in load_runs(place, suite.name)] for place in places
     )

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmark.records import EvaluationLine, Measured, Titled
+from benchmark.ledger.records import EvaluationLine, Measured, Titled
 from tests.support.synthetic import load, study
 
 

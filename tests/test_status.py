@@ -10,7 +10,6 @@ import pytest
 from msgspec import structs
 
 import methods
-from benchmark import records
 from benchmark.downstream.tasks import make_score_key
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
 from benchmark.jobs.status import (
@@ -21,9 +20,11 @@ from benchmark.jobs.status import (
     name_next_step,
     show,
 )
+from benchmark.ledger import records
+from benchmark.ledger.ledger import name_further_seeds
+from benchmark.ledger.runs import make_run_line
+from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
-from benchmark.store import Store
-from benchmark.training.identity import Identities, name_further_seeds
 from tests.support import tiny_suite
 
 # four runs of two stages: the first is shared by Naive and ER
@@ -99,7 +100,7 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
         "test": "c",
         "learning_rate": 1e-3,
     }
-    how = {"finetuning.how": ["finetune"]}
+    how = {"finetuning.protocols": ["finetune"]}
     suite, store = load_suite("demo", {"tasks": [task], **how}), Store(tmp_path)
     key = make_score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
     of_model: Any = {
@@ -143,7 +144,7 @@ def test_watch_says_what_is_under_way_until_all_is_over(
     looks = [[begun, later], [begun, later], over, over]
     survey.read_states = lambda: looks.pop(0)  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert show(survey, True, lambda seconds: None) == 0
+    assert show(survey, True, sleep=lambda seconds: None) == 0
     before, first, last = capsys.readouterr().out.split(empty)
     assert before == "" and last.startswith(first)
     assert (
@@ -210,8 +211,8 @@ def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
         (er, 0, 2),
     ):
         run = config.model_copy(update={"seed": seed})
-        line = structs.replace(run.describe(), stages=["key"])
+        line = structs.replace(make_run_line(run), stages=["key"])
         for each in (line, records.EndedLine())[:kinds]:
             records.append(survey.store.run_file(run), each)
-    [said] = name_further_seeds(survey.configs, Identities(survey.store, survey.build))
+    [said] = name_further_seeds(survey.configs, survey.ledger)
     assert said.startswith("! ") and ": 3; --seeds " in said

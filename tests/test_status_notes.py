@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 import run_all
+from benchmark.ledger.ledger import Identity
 from benchmark.locks import LeaseLost
-from benchmark.training.identity import Identity
 from tests.support.programs import ROOT
 from tests.support.suite_folder import SuiteFolder
 

@@ -29,11 +29,11 @@ from analysis.tables import (
     to_markdown,
     to_text,
 )
-from benchmark import records
-from benchmark.records import DoneLine, EvaluationLine, FailedLine, Titled
+from benchmark.ledger import records
+from benchmark.ledger.records import DoneLine, EvaluationLine, FailedLine, Titled
+from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.store import load_runs
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 from tests.support.thorough import program
@@ -438,7 +438,7 @@ def test_csv_reads_back():
     lines = list(csv.DictReader(io.StringIO(to_csv(small_table('a "quoted", name')))))
     assert [line["Method"] for line in lines] == ['a "quoted", name'] * 2 + ["b"] * 2
     assert [line["mean"] for line in lines] == ["2", "", "4", ""]
-    assert [(line["sd"], line["n"], line["printed"]) for line in lines[:1]] == [
+    assert [(line["sd"], line["n_seeds"], line["paper_value"]) for line in lines[:1]] == [
         ("1.41421", "2", "2.50")
     ]
 

@@ -26,10 +26,10 @@ from benchmark.downstream.tasks import (
     record_baselines,
     score_without_leaks,
 )
+from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from benchmark.settings.texts import Domain
-from benchmark.store import Store
 from tests.support.record_lines import read_lines
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.page import render_page
 from analysis.study import Study
-from benchmark.records import CoreShare, DoneLine, EvaluationLine
+from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine
 from tests.support.synthetic import load, study
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [

@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from benchmark.errors import UserError
 from benchmark.instruments.track import list_points, write_events
-from benchmark.records import EvaluationLine
-from benchmark.store import load_runs
+from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 
 

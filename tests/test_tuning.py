@@ -11,11 +11,11 @@ import pytest
 
 import methods
 from benchmark.jobs import tuning
-from benchmark.records import EvaluationLine
+from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Suite, Tuned
-from benchmark.store import load_runs
 from benchmark.training.batch_parts import check_method
 from run_all import main
 from tests.support import tiny_suite
@@ -28,7 +28,7 @@ def check(run: RunConfig) -> None:
 
 
 def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:
-    spaces = {name: methods.find(name).space for name in methods.list_names()}
+    spaces = {name: methods.find(name).search_space for name in methods.list_names()}
     return tuning.make_search(suite, methods.list_rows(suite), spaces, count, check)
 
 

@@ -15,12 +15,12 @@ from analysis import figures
 from analysis.page import render_page
 from analysis.study import Study
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.records import CoreShare, DoneLine, EvaluationLine
+from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine
+from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.settings.units import UNITS, Unit, list_recorded_units
-from benchmark.store import RunRecords, load_runs
 from tests.examples.made_up_methods import Idles
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study

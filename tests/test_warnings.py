@@ -12,7 +12,7 @@ from analysis.notes import warn_of_baselines, warn_of_counting
 from analysis.page import render_page, summarize
 from analysis.study import Study
 from analysis.tables import to_latex, to_markdown, to_text
-from benchmark.store import load_runs
+from benchmark.ledger.runs import load_runs
 from run_all import main
 from tests.support import synthetic, tiny_suite
 

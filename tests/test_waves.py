@@ -20,14 +20,15 @@ from msgspec import structs
 from submitit.core.utils import DelayedSubmission
 
 import methods
-from benchmark import records
 from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.pool import do_unit
 from benchmark.jobs.work import Train, Worker
+from benchmark.ledger import records
+from benchmark.ledger.runs import make_run_line
+from benchmark.ledger.store import Store
 from benchmark.locks import JOB, Lease
-from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.record_lines import read_lines
@@ -434,7 +435,9 @@ def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> 
     half written.
     """
     config, store, mark = tiny.config("ER"), Store(tiny.runs), tiny.folder / "mark"
-    records.append(store.run_file(config), structs.replace(config.describe(), stages=["a", "b"]))
+    records.append(
+        store.run_file(config), structs.replace(make_run_line(config), stages=["a", "b"])
+    )
     unit = Train(tiny.runs, config, config.id, methods.build)
     beside = f".x.{'0f' * 16}"
     kept = [

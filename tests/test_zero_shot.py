@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import run_all
 from benchmark.downstream.harness import Likelihoods
 from benchmark.instruments.export import export_model
+from benchmark.ledger.runs import load_runs
 from benchmark.models import load
 from benchmark.models.transformer import read_tokenizer
-from benchmark.store import load_runs
 from tests.support import tiny_suite
 
 QUESTIONS: list[dict[str, Any]] = [

@@ -36,9 +36,10 @@ from benchmark.data.documents import (
 )
 from benchmark.files import hash_file, replace_file
 from benchmark.settings.base import digest
+from benchmark.settings.decides import describe
 from benchmark.settings.texts import Domain, HubDataset
 
-FORMAT = 2  # raised when the same files come to mean other documents
+FORMAT = 3  # raised when the same files come to mean other documents
 
 
 def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
@@ -140,7 +141,7 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     settings: dict[str, Any] = {
         "format": FORMAT,
         "python": platform.python_version() if domain.packages else None,  # it parses them
-        "domain": domain.model_dump(mode="json", exclude={"name", "title", "train", "valid"}),
+        "domain": describe(domain, "text"),
         "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
     looks = []

@@ -15,7 +15,6 @@ known by them, so a corpus that moved to another folder keeps its runs.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -34,7 +33,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
-from benchmark.data.documents import DataError, NotHere, Sample
+from benchmark.data.documents import DataError, Sample
 from benchmark.data.tokenizer import (
     Ids,
     Special,
@@ -56,10 +55,9 @@ from benchmark.files import (
 )
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, RunConfig
+from benchmark.settings.suite import Data
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.settings.texts import Domain, WeightedText
-from benchmark.store import Store
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
@@ -226,10 +224,10 @@ def prepare(
     if start:
         text_tokenizer = load_tokenizer(start)
     else:
-        text_tokenizer = _make_tokenizer(domains, tokenizer, data, sources, place)
+        text_tokenizer = make_tokenizer(domains, tokenizer, data, sources, place)
     text_tokenizer.bpe.encode_special_tokens = True  # "<mask>" in a document is text
     texts = [
-        _prepare_domain(domain, sources[domain.name], text_tokenizer, data, place)
+        prepare_domain(domain, sources[domain.name], text_tokenizer, data, place)
         for domain in (*domains, *probes)
     ]
     prepared = Corpus(
@@ -254,7 +252,7 @@ def prepare(
 # Tokenizers
 
 
-def _make_tokenizer(
+def make_tokenizer(
     domains: Sequence[Domain],
     config: TokenizerConfig,
     data: Data,
@@ -273,10 +271,10 @@ def _make_tokenizer(
     identities = [sources[domain.name] for domain in sampled]
     identity = digest([FORMAT, config.vocabulary, config.sample_bytes, identities])
     make = partial(_train, sampled, config, data, place)
-    return _load_trained(place.make_once("tokenizers", identity, make))
+    return load_trained(place.make_once("tokenizers", identity, make))
 
 
-def _load_trained(folder: Path) -> TextTokenizer:
+def load_trained(folder: Path) -> TextTokenizer:
     check_checksums(folder, describe_cure(folder))
     return TextTokenizer.wrap(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
@@ -331,7 +329,7 @@ def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> 
 # Domains
 
 
-def _prepare_domain(
+def prepare_domain(
     domain: Domain, source: str, tokenizer: TextTokenizer, data: Data, place: Place
 ) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
@@ -410,7 +408,7 @@ def _join_sources(
     parts = []
     for source in domain.parts:
         identity = corpus.identify(source, data.valid_share, place.folder / "texts")
-        parts.append(_prepare_domain(source, identity, tokenizer, data, place))
+        parts.append(prepare_domain(source, identity, tokenizer, data, place))
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
             for part in parts:
@@ -536,132 +534,3 @@ def _count_and_hash(path: Path, tokenizer: TextTokenizer) -> tuple[NDArray[np.in
             counts += np.bincount(part, minlength=tokenizer.vocabulary)
             ids_hash.update(part.astype("<u4").tobytes())
     return counts, ids_hash.hexdigest()
-
-
-# The corpus of a run, as its settings say
-
-
-def prepare_corpus(
-    config: RunConfig,
-    store: Store,
-    progress: Say = lambda line: None,
-    check: bool = True,
-    makes: bool = True,
-    poll: Poll = lambda waits: None,
-) -> Corpus:
-    """The run's corpus, of which missing texts are tokenised.
-
-    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
-    `prepare`. Raises DataError, and Unprepared as `prepare` does.
-    """
-    prepared = prepare(
-        config.domains,
-        config.tokenizer,
-        config.data,
-        store.data,
-        progress,
-        config.probes,
-        Path(config.start.folder) if config.start else None,
-        poll=poll,
-        makes=makes,
-    )
-    if check:
-        for text in (*prepared.domains, *prepared.probes):
-            text.check()
-    return prepared
-
-
-def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
-    """The run's corpus if it needs no work.
-
-    Its ids are not read, and nothing is made.
-    """
-    try:
-        return prepare_corpus(config, store, check=False, makes=False)
-    except Unprepared:
-        return None
-
-
-def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
-    """By name the keys of the domains that are prepared, up to the first that is not.
-
-    Those of the replayed text are among them. Empty where the tokenizer or the replayed text is not
-    prepared: then no stage is known.
-    """
-    place = Place(store.data, makes=False)
-    data = config.data
-    keys: dict[str, str] = {}
-
-    def identify(text: Domain) -> str:
-        return corpus.identify(text, data.valid_share, store.data / "texts", makes=False)
-
-    replayed = config.learned[len(config.domains) :]
-    try:
-        if config.start:
-            tokenizer = load_tokenizer(Path(config.start.folder))
-        else:
-            names = config.tokenizer.domains or [domain.name for domain in config.domains]
-            sources = {
-                domain.name: identify(domain) for domain in config.domains if domain.name in names
-            }
-            tokenizer = _make_tokenizer(config.domains, config.tokenizer, data, sources, place)
-        for text in (*replayed, *config.domains):
-            tokens = _prepare_domain(text, identify(text), tokenizer, data, place)
-            keys[text.name] = tokens.key
-    except (Unprepared, NotHere):
-        has_replayed = all(text.name in keys for text in replayed)
-        return keys if has_replayed else {}
-    return keys
-
-
-def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
-    """The run's texts that are on this machine, by name, each with the keys of its preparations.
-
-    It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is
-    here once prepared.
-    """
-    place = Place(store.data, makes=False)
-    text_tokenizers = _find_tokenizers(config, store, place)
-    texts = [*config.domains, *config.probes]
-    for domain in (*config.domains, *config.probes):
-        if domain.sources:
-            texts += domain.parts
-    text_keys: dict[str, set[str]] = {}
-    for text in texts:
-        with contextlib.suppress(NotHere):
-            source = corpus.identify(
-                text, config.data.valid_share, store.data / "texts", makes=False
-            )
-            keys = set[str]()
-            for tokenizer in text_tokenizers:
-                with contextlib.suppress(Unprepared):
-                    tokens = _prepare_domain(text, source, tokenizer, config.data, place)
-                    keys.add(tokens.key)
-            is_here = not text.sources
-            if text.datasets:
-                is_here = any(os.path.isdir(dataset.path) for dataset in text.datasets)
-            if keys or is_here:
-                text_keys[text.name] = keys
-    return text_keys
-
-
-def _find_tokenizers(config: RunConfig, store: Store, place: Place) -> list[TextTokenizer]:
-    """The tokenizers that the run's texts may be prepared with."""
-    try:
-        if config.start:
-            return [load_tokenizer(Path(config.start.folder))]
-        if config.tokenizer.folder:
-            return [_make_tokenizer((), config.tokenizer, config.data, {}, place)]
-        files = sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
-        return [_load_trained(file.parent) for file in files]
-    except DataError:
-        # without its tokenizer nobody can tell whether a text that is here is the one that was
-        # trained on
-        return []
-
-
-def hash_data_settings(config: RunConfig) -> str:
-    """A hash of what a corpus is made from."""
-    return digest(
-        config.model_dump(mode="json", include={"domains", "tokenizer", "data", "probes", "start"})
-    )

@@ -19,8 +19,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmark import records
-from benchmark.data.tokens import prepare_corpus
+from benchmark.data.prepared import prepare_corpus
 from benchmark.downstream.classifier import (
     Asked,
     Pick,
@@ -40,6 +39,16 @@ from benchmark.downstream.tasks import (
     score_predictions,
 )
 from benchmark.errors import UserError
+from benchmark.ledger import records
+from benchmark.ledger.records import (
+    DoneLine,
+    EvaluationLine,
+    ScoreLine,
+    UnscoredLine,
+    ZeroShotLine,
+    select_kind,
+)
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.models.devices import (
     autocast,
@@ -48,18 +57,9 @@ from benchmark.models.devices import (
     is_out_of_memory,
     keep_random_numbers,
 )
-from benchmark.records import (
-    DoneLine,
-    EvaluationLine,
-    ScoreLine,
-    UnscoredLine,
-    ZeroShotLine,
-    select_kind,
-)
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
-from benchmark.store import Store
 from benchmark.training.processes import Stopped
 from benchmark.training.run import make_stream
 
@@ -294,11 +294,16 @@ def find_missing(
     missing = []
     for data in tasks:
         trials = list_wanted(data.task, settings, has_prompts, checkpoint.final)
-        for how, prompt, seed in trials:
-            key = make_score_key(stage_key, data.task, data.key, settings, prompt, seed, how)
+        for protocol, prompt, seed in trials:
+            key = make_score_key(stage_key, data.task, data.key, settings, prompt, seed, protocol)
             if key not in scored_keys:
                 line = UnscoredLine(
-                    key=key, task=data.task.name, how=how, prompt=prompt, seed=seed, error=""
+                    key=key,
+                    task=data.task.name,
+                    protocol=protocol,
+                    prompt=prompt,
+                    seed=seed,
+                    error="",
                 )
                 missing.append((line, data, prompt))
     return missing
@@ -358,7 +363,7 @@ def score_all(
     """
 
     def compute(missing: UnscoredLine, data: TaskData, prompt: Prompt) -> list[ScoreLine]:
-        if missing.how == "linear_probe":
+        if missing.protocol == "linear_probe":
             result = score_probe(checkpoint, data, prompt, settings.forward_tokens)
         else:
             result = score(checkpoint, data, prompt, missing.seed, settings)
@@ -369,7 +374,7 @@ def score_all(
         missing = find_missing(stage_key, checkpoint, tasks, settings, path)
         fine_tuned = {}
         for line, data, _ in missing:
-            if line.how == "finetune":
+            if line.protocol == "finetune":
                 fine_tuned[line.task] = data
         baselines_file = path.with_name("baselines.jsonl")
         record_baselines(list(fine_tuned.values()), baselines_file, checkpoint.cut_to_window)
@@ -415,9 +420,8 @@ def score_stage(
     def report(lines: Sequence[ScoreLine | ZeroShotLine], remaining: int) -> None:
         for line in lines:
             assert isinstance(line, ScoreLine)
-            score = (
-                f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
-            )
+            trial = f"{line.task}, {line.protocol}, prompt {line.prompt}, seed {line.seed}"
+            score = f"{trial}: {line.test:.1%}"
             progress(f"scoring after {domain}  {score}  {remaining} scores left of the stage")
 
     checkpoint = SavedModel(store.stage_folder(key) / "model", final, asked_to_stop)

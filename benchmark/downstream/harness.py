@@ -24,7 +24,6 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
-from benchmark import records
 from benchmark.data.tokenizer import encode_texts
 from benchmark.downstream.classifier import Asked
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
@@ -34,13 +33,14 @@ from benchmark.downstream.zero_shot import (
     make_score_key,
     select_zero_shot_scores,
 )
+from benchmark.ledger import records
+from benchmark.ledger.records import UnscoredLine, ZeroShotLine
+from benchmark.ledger.store import Store
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import choose_device, keep_random_numbers
 from benchmark.models.transformer import read_tokenizer
-from benchmark.records import UnscoredLine, ZeroShotLine
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Evaluate
-from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.processes import Stopped
 
@@ -185,7 +185,7 @@ def ask(
         answers: Any = simple_evaluate(
             Likelihoods(model, tokenizer, stop),
             tasks=list(tasks),
-            num_fewshot=settings.few_shot,
+            num_fewshot=settings.num_fewshot,
             limit=settings.limit,
             bootstrap_iters=0,
             log_samples=False,
@@ -253,7 +253,7 @@ def evaluate_stage(
             UnscoredLine(
                 key=make_score_key(key, task, settings),
                 task=task,
-                how=ZERO_SHOT,
+                protocol=ZERO_SHOT,
                 prompt="",
                 seed=0,
                 error="",

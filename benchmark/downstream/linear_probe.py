@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from benchmark.downstream.classifier import Asked, SavedModel, Texts, choose_prompt_domains
 from benchmark.downstream.tasks import TaskData, fit_linear, score_predictions
+from benchmark.ledger.records import ScoreLine
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import choose_device
-from benchmark.records import ScoreLine
 from benchmark.settings.tasks import SPLITS, Prompt, Split
 from benchmark.training.processes import Stopped
 
@@ -42,7 +42,7 @@ def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns:
     best, predictions = fit_linear(data, features, StandardScaler())
     seconds = round(time.monotonic() - start, 3)
     return ScoreLine(
-        how="linear_probe",
+        protocol="linear_probe",
         prompt=prompt,
         seed=0,
         dev=best,

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmark import records
 from benchmark.data import corpus
 from benchmark.data.documents import (
     TORN,
@@ -29,24 +28,27 @@ from benchmark.data.documents import (
     read_lines,
 )
 from benchmark.data.leaks import Found, Text, find_leaks, list_learned
+from benchmark.data.prepared import find_prepared_corpus
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
-from benchmark.data.tokens import Corpus, find_prepared_corpus
+from benchmark.data.tokens import Corpus
 from benchmark.downstream.passages import Example, Splits, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
+from benchmark.ledger import records
+from benchmark.ledger.records import BaselineLine, LineOfScores, ScoreLine
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease
-from benchmark.records import BaselineLine, LineOfScores, ScoreLine
 from benchmark.settings.base import digest
+from benchmark.settings.decides import Purpose, describe
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.settings.tasks import SPLITS, Finetuning, How, HubTask, Prompt, Split, Task
+from benchmark.settings.tasks import SPLITS, Finetuning, HubTask, Prompt, Protocol, Split, Task
 from benchmark.settings.texts import Domain, HubDataset
-from benchmark.store import Store
 
 
 class NotRead(NotHere):
     """Examples that were not looked for yet."""
 
 
-FORMAT = 1  # raised when the same settings come to mean another computation
+FORMAT = 2  # raised when the same settings come to mean another computation
 EXAMPLES_FORMAT = 1  # raised when the same documents come to give other examples
 
 
@@ -250,7 +252,7 @@ def load_examples(
     if task.docstrings is not None:
         domain = _find_domain(task, domains)
         identity = corpus.identify(domain, 0.0, notes, makes)
-        source = [task.docstrings.model_dump(mode="json"), identity]
+        source = [describe(task.docstrings, "text"), identity]
     elif task.which_domain:
         identities = []
         for domain in domains:
@@ -258,7 +260,7 @@ def load_examples(
             identities.append((domain.name, identity))
         source = ["which domain", identities]
     elif dataset is not None:
-        source = [dataset.model_dump(mode="json")]
+        source = [describe(dataset, "text")]
         files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
         if os.path.isdir(dataset.path):
             source.append(corpus.identify(files, 0.0, notes, makes))
@@ -482,7 +484,7 @@ def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tupl
 
 def list_wanted(
     task: Task, settings: Finetuning, has_prompts: bool, final: bool
-) -> list[tuple[How, Prompt, int]]:
+) -> list[tuple[Protocol, Prompt, int]]:
     """The ways, prompts and seeds that a model is scored with on a task.
 
     A model that was trained without prompts is scored without one. Before the last stage the prompt
@@ -493,7 +495,7 @@ def list_wanted(
     if has_prompts:
         prompts = [prompt for prompt in settings.prompts if final or prompt == "right"]
     trials = settings.list_trials(task)
-    return [(how, prompt, seed) for prompt in prompts for how, seed in trials]
+    return [(protocol, prompt, seed) for prompt in prompts for protocol, seed in trials]
 
 
 def make_score_key(
@@ -503,35 +505,33 @@ def make_score_key(
     settings: Finetuning,
     prompt: Prompt,
     seed: int,
-    how: How = "finetune",
+    protocol: Protocol = "finetune",
 ) -> str:
     """Names a score by all that it depends on.
 
     So it is computed once however many tables show it.
     """
-    fields: dict[str, Any] = {
-        "format": FORMAT,
-        "stage": stage_key,
-        "data": data_key,
-        "prompt": prompt,
-        "seed": seed,
-    }
-    if how == "linear_probe":
-        fields["how"] = how
-        fields["task"] = task.model_dump(mode="json", include={"name", "domain", "metric"})
-    else:
-        fields["task"] = task.model_dump(
-            mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}
-        )
-        fields["patience"] = settings.patience
-        fields["precision"] = settings.precision
-    return digest(fields)
+    purposes: tuple[Purpose, ...] = ("score",)
+    if protocol == "finetune":
+        purposes = ("score", "fine-tuning")
+    return digest(
+        {
+            "format": FORMAT,
+            "stage": stage_key,
+            "data": data_key,
+            "protocol": protocol,
+            "prompt": prompt,
+            "seed": seed,
+            "task": describe(task, *purposes),
+            "settings": describe(settings, *purposes),
+        }
+    )
 
 
 def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
     """The key of each task's examples that are on this machine.
 
-    In an archive it is that of those that they were: see Identities. It is "" where other examples
+    In an archive it is that of those that they were: see Ledger. It is "" where other examples
     were looked for here, but not these: then no score is believed to be of them.
     """
     if store.is_archive:
@@ -566,10 +566,10 @@ def select_scores(
         task = tasks.get(line.task)
         if task is None or not isinstance(line, ScoreLine):
             continue
-        if (line.how, line.seed) not in settings.list_trials(task):
+        if (line.protocol, line.seed) not in settings.list_trials(task):
             continue
         key = make_score_key(
-            stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how
+            stage_key, task, line.task_key, settings, line.prompt, line.seed, line.protocol
         )
         if line.key == key:
             lines_by_task.setdefault(line.task, []).append(line)
@@ -578,7 +578,7 @@ def select_scores(
         examples_key = examples.get(name, task_lines[-1].task_key)
         for line in task_lines:
             if line.task_key == examples_key:
-                scores[name, line.how, line.prompt, line.seed] = line
+                scores[name, line.protocol, line.prompt, line.seed] = line
     return list(scores.values())
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmark.files import hash_file
-from benchmark.records import LineOfScores, ZeroShotLine
+from benchmark.ledger.records import LineOfScores, ZeroShotLine
 from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.decides import describe
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Evaluate
 
@@ -20,9 +21,7 @@ ZERO_SHOT = "zero shot"  # how such a score comes to be, beside the ways of fine
 
 def make_score_key(stage: str, task: str, settings: Evaluate) -> str:
     """The key of the scores of a stage's model on a task."""
-    return digest(
-        {"stage": stage, "task": task, "few_shot": settings.few_shot, "limit": settings.limit}
-    )
+    return digest({"stage": stage, "task": task, **describe(settings, "score")})
 
 
 def check_before_training(configs: Iterable[RunConfig]) -> None:

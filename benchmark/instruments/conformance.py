@@ -29,7 +29,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from benchmark import records
 from benchmark.instruments.comparisons import (
     ROUNDING,
     Weights,
@@ -45,17 +44,18 @@ from benchmark.instruments.kills import train_through_kills
 from benchmark.instruments.speed import prepare_stages
 from benchmark.instruments.whole_stages import list_phase_steps, list_random_states
 from benchmark.interpreters import set_up_to_compute
+from benchmark.ledger import records
+from benchmark.ledger.records import DoneLine, EvaluationLine, StageLine
+from benchmark.ledger.store import Store
 from benchmark.models import architectures, load
-from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size
-from benchmark.store import Store
 from benchmark.training.batch_parts import check_method, check_shares
 from benchmark.training.clock import count_flops
+from benchmark.training.declaration import plan_stage
 from benchmark.training.evaluate import measure_perplexities
-from benchmark.training.keys import plan_stage
-from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
+from benchmark.training.method import Build, LifelongMethod, Phase, StreamInfo
 from benchmark.training.processes import HELD_BACK, Sources, World, join, start_fork_server
 from benchmark.training.run import Run
 
@@ -203,7 +203,7 @@ def options_are_documented(tiny: TinyRuns) -> None:
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
     """The shares of a run's phases add up to its budget, see `check_shares`; names differ.
 
-    A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in
+    A stage that trains has rows of its new domain. What phases use of `stage.stream_info` stands in
     `signature`, or stages of one stream would pass for another's.
     """
     config = tiny.make_config()
@@ -222,8 +222,8 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         )
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
-        ends = Outlook(index + 1, stage.size, stage.spent + stage.budget)
-        goes_on = Outlook(index + 2, stage.size, 2 * ends.budget)
+        ends = StreamInfo(index + 1, stage.size, stage.spent + stage.budget)
+        goes_on = StreamInfo(index + 2, stage.size, 2 * ends.budget)
         variants: list[dict[str, Any]] = [
             {},
             {"stages": 9},
@@ -231,13 +231,13 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
             {"budget": 1e3},
         ]
         phases_by_signature: dict[str, list[Phase]] = {}
-        for outlook in (ends, *(replace(goes_on, **values) for values in variants)):
-            other = replace(stage, outlook=outlook)
+        for stream_info in (ends, *(replace(goes_on, **values) for values in variants)):
+            other = replace(stage, stream_info=stream_info)
             phases = list(method.phases(other))
             signature = repr(method.signature(other))
             assert phases == phases_by_signature.setdefault(signature, phases), (
-                f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold "
-                "what they use"
+                f"stage {index}: phases use `stage.stream_info`, and `signature` does not: let "
+                "it hold what they use"
             )
 
 
@@ -420,7 +420,7 @@ def every_architecture_learns(tiny: TinyRuns) -> None:
     Where the method trains only decoders, only these do.
     """
     for name in list_architecture_names():
-        if tiny.make_method().decoders_only and architectures.load(name).masked:
+        if tiny.make_method().causal_only and architectures.load(name).masked:
             continue
         try:
             _assert_finite(tiny.train_undisturbed(name), f"in {name}")
@@ -471,12 +471,12 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
             tiny.train(config, "naive")
         continued = compute_predictions(tiny.make_run(config, "naive"))
         assert_alike(continued, predictions, "after a first stage that Naive has trained", cure)
-    if not tiny.make_method().may_be_naive:
+    if not tiny.make_method().may_equal_naive:
         differences = [measure_difference(*pair) for pair in zip(naive, predictions, strict=True)]
         assert max(differences) > ROUNDING, (
             f"after {len(naive)} stages the model predicts what Naive's does: does it do anything? "
             "What a later stage needs must stand in `state`, an anchor or a teacher be a copy; "
-            "one that means it says may_be_naive = True"
+            "one that means it says may_equal_naive = True"
         )
 
 

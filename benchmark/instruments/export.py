@@ -23,9 +23,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from benchmark import records
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import replace_folder, write_checksums
+from benchmark.ledger import records
+from benchmark.ledger.store import Store
 from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
@@ -37,7 +38,6 @@ from benchmark.models.transformer import (
     wrap_tokenizer,
 )
 from benchmark.settings.base import ConfigError
-from benchmark.store import Store
 
 NONE = "none"  # no prompt
 # keys of a configuration that nobody else reads

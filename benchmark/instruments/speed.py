@@ -21,15 +21,16 @@ from pathlib import Path
 import pandas
 import torch
 
-from benchmark.data.tokens import Corpus, prepare_corpus
+from benchmark.data.prepared import prepare_corpus
+from benchmark.data.tokens import Corpus
+from benchmark.ledger.records import Hardware
+from benchmark.ledger.store import Store
 from benchmark.models import LanguageModel
 from benchmark.models.devices import HALF, choose_precision
-from benchmark.records import Hardware
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Budget, RunConfig
-from benchmark.store import Store
 from benchmark.training import step_times
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
 from benchmark.training.run import make_stream
@@ -214,7 +215,8 @@ def prepare_stages(
     budget = Budget(unit="steps", amount=config.budget.amount, reference=None)
     steps = config.model_copy(update={"budget": budget})
     texts = [stream.corpus.keys[text.name] for text in config.learned]
-    keys = make_stage_keys(steps, method, texts)  # of steps: a table need not be there yet
+    # of steps: a table need not be there yet
+    keys = [stage.key for stage in make_stage_keys(steps, method, texts)]
     precision = choose_precision(config.training.precision, world.device)
     config = set_training(config, precision=precision)
     first = make_stage(config, 0, stream)
@@ -237,7 +239,7 @@ def prepare_stages(
         world.synchronize()
         set_up = world.find_maximum(time.perf_counter() - began)[0]
         model = inputs.model
-        evaluated = inputs.evaluated
+        evaluated = inputs.eval_model
         yield key, Prepared(inputs, set_up, naive)
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.files import name_in_errors
+from benchmark.ledger.records import DoneLine, EvaluationLine
+from benchmark.ledger.runs import RunRecords, leave_out_older_texts
+from benchmark.ledger.store import Store
 from benchmark.metrics import average_perplexity
-from benchmark.records import DoneLine, EvaluationLine
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs
-from benchmark.training.identity import Identities
+from benchmark.training.declaration import open_ledger
 from benchmark.training.method import Build
 
 # steps since the start of the run, time, and values by name
@@ -33,9 +34,9 @@ def track(
     Says how many there are, or why they are left out.
     """
     folder = out / suite
-    identities = Identities(Store(runs), build)
+    ledger = open_ledger(Store(runs), build)
     ids = {config.id for config in configs}
-    recorded = [identities.leave_out(run) for run in load_runs(runs, suite) if run.id in ids]
+    recorded = [run for run in ledger.read_recorded(suite) if run.id in ids]
     for run in leave_out_older_texts(recorded):
         if run.why:
             yield f"! {run.id} is left out: {run.why}"

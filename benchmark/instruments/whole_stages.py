@@ -54,7 +54,7 @@ def _list_moments(
     for step in range(steps):
         share_of_phase = step / (steps - 1)
         share_of_stage = begin + share_of_phase * (end - begin)
-        share_of_stream = (stage.index + share_of_stage) / stage.outlook.stages
+        share_of_stream = (stage.index + share_of_stage) / stage.stream_info.stages
         elapsed = Elapsed(share_of_phase, share_of_stage, share_of_stream)
         rate = stage.learning_rate * schedule.at(getattr(elapsed, schedule.over))
         moments.append(Moment(step, rate, elapsed))

@@ -9,13 +9,8 @@ from pathlib import Path
 
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.leaks import RUN, Found, find_shared_documents, find_validation_leaks
-from benchmark.data.tokens import (
-    BEYOND,
-    Corpus,
-    DomainTokens,
-    hash_data_settings,
-    prepare_corpus,
-)
+from benchmark.data.prepared import hash_texts, prepare_corpus
+from benchmark.data.tokens import BEYOND, Corpus, DomainTokens
 from benchmark.downstream.tasks import (
     TaskData,
     load_tasks,
@@ -24,9 +19,9 @@ from benchmark.downstream.tasks import (
     record_baselines,
 )
 from benchmark.jobs.text_table import align
+from benchmark.ledger.store import Store
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.store import Store
 
 SENTENCE = 20  # tokens: documents that have fewer are single sentences
 DOMAIN_TITLES = (
@@ -50,7 +45,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     store = Store(runs)
     corpora: list[tuple[Corpus, RunConfig]] = []
     warnings: list[str] = []
-    text_configs = {hash_data_settings(config): config for config in configs}
+    text_configs = {hash_texts(config): config for config in configs}
     for config in text_configs.values():
         corpus = prepare_corpus(config, store, lambda text: print(text, file=sys.stderr))
         corpora.append((corpus, config))

@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Literal
 
-from benchmark import records
+from benchmark.data.prepared import plan_text_keys
 from benchmark.downstream.tasks import (
     find_example_keys,
     list_scored_stages,
@@ -28,22 +28,21 @@ from benchmark.downstream.zero_shot import ZERO_SHOT, select_zero_shot_scores
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
+from benchmark.ledger import records
+from benchmark.ledger.ledger import Identity
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.metrics import average_perplexity
-from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.base import ConfigError
 from benchmark.settings.names import make_row_slug
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
-from benchmark.training.identity import Identities, Identity
-from benchmark.training.keys import make_stage_keys
+from benchmark.training.declaration import make_stage_keys, open_ledger
 from benchmark.training.method import Build
 from benchmark.training.progress import Heartbeat, read_heartbeat
 
 # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 FRESH = 60.0
-# the settings of data on which a domain's tokens depend
-MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens"}
 
 ScorePlace = tuple[str, str, str, int]  # a task, the way, prompt and seed of a trial
 
@@ -91,6 +90,8 @@ class RunState:
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
+    # from the records of the same row and seed that are not of it, in words
+    differences: tuple[str, ...] = ()
     other_code: int = 0  # stages that its method trained with other code than now
 
     @property
@@ -119,6 +120,7 @@ class Survey:
         self.configs = configs
         self.build = build
         self.store = store
+        self.ledger = open_ledger(store, build)
         self.measures = measures
         # held by whoever does the missing work
         self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")
@@ -147,11 +149,11 @@ class Survey:
         self._job_of = {}
         for job in self.jobs:
             self._job_of |= dict.fromkeys(job.units, job)
-        identities = Identities(self.store, self.build)
+        self.ledger = open_ledger(self.store, self.build)  # looks at texts anew
         self.examples = find_example_keys(self.suite, self.store)
         states = []
         for config in self.configs:
-            identity = identities.identify(config)
+            identity = self.ledger.identify(config)
             states.append(self._read_state(config, identity))
         return states
 
@@ -160,13 +162,9 @@ class Survey:
 
         Two of them are equal where the real ones are.
         """
-        tokenizer = config.tokenizer.model_dump(mode="json")
-        data = config.data.model_dump(mode="json", include=MAKES_TOKENS)
-        texts = [
-            digest([domain.model_dump(mode="json"), tokenizer, data]) for domain in config.learned
-        ]
         method = self._methods[config.row, str(config.options)]
-        return make_stage_keys(config, method, texts)
+        stage_keys = make_stage_keys(config, method, plan_text_keys(config))
+        return [stage.key for stage in stage_keys]
 
     def _read_state(self, config: RunConfig, identity: Identity) -> RunState:
         """The state of a run, with the records that are of it."""
@@ -179,12 +177,13 @@ class Survey:
             config=config,
             state="todo",
             detail=identity.why,
+            differences=tuple(identity.differences),
             planned=tuple(self.plan_keys(config)),
             keys=tuple(identity.keys),
             stages=tuple(stages),
-            prepared=identity.prepared,
-            tokens=identity.sizes,
-            valid_tokens=identity.valid_tokens,
+            prepared=bool(identity.texts.keys),
+            tokens=identity.texts.sizes,
+            valid_tokens=identity.texts.valid_tokens,
             job=self._job_of.get(f"train-{config.id}"),
             other_code=sum(identity.had_other_code(stage.start_line) for stage in stages),
         )
@@ -349,7 +348,7 @@ def read_scores(
 
 def _find_place(line: records.ScoreLine | records.UnscoredLine) -> ScorePlace:
     """What a score is of: two with the same place are the same."""
-    return line.task, line.how, line.prompt, line.seed
+    return line.task, line.protocol, line.prompt, line.seed
 
 
 def _has_prompts(store: Store, key: str) -> bool:

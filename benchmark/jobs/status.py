@@ -17,10 +17,10 @@ from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.jobs.text_table import align
 from benchmark.jobs.waves import Plan
+from benchmark.ledger.ledger import name_further_seeds
 from benchmark.settings.suite import LISTED, RunConfig, pick_for_stage
 from benchmark.settings.units import UNITS, format_duration
 from benchmark.training.evaluation_time import FORWARD, count_evaluations, count_parameters
-from benchmark.training.identity import Identities, name_further_seeds
 
 # exit statuses of commands by the states of runs and jobs
 FAILED = 1
@@ -34,10 +34,16 @@ TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap
 DIFFERING = ("run or job", "job", "node")
 
 
-def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = time.sleep) -> int:
+def show(
+    survey: Survey,
+    watch: bool = False,
+    why: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
     """Print the text of `status`.
 
     Where asked to `watch` it is printed again and again until nothing of the suite is under way.
+    Where asked `why`, it ends with all differences of records that are not of the suite's runs.
     Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0.
     """
     states = survey.read_states()
@@ -47,12 +53,27 @@ def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = t
         print("\n".join(describe_suite(survey, states)), flush=True)
         sleep(PAUSE_OF_JOBS if survey.jobs else PAUSE)
         states = survey.read_states()
-    lines = [*describe_suite(survey, states), name_next_step(survey, states)]
+    lines = describe_suite(survey, states)
+    if why:
+        lines += list_differences(states)
+    lines.append(name_next_step(survey, states))
     print("\n".join(lines), flush=True)
     if _has_failed(survey, states):
         return FAILED
     words = {state.state for state in states} | {job.state for job in survey.jobs}
     return UNKNOWN if "unknown" in words else 0
+
+
+def list_differences(states: Sequence[RunState]) -> list[str]:
+    """Of each run that has no records of its own all that differs in those of its row and seed."""
+    lines = []
+    for run in states:
+        if run.differences:
+            lines.append(
+                f"{run.config.label}: its settings, and those of the records that are here:"
+            )
+            lines += [f"  {difference}" for difference in run.differences]
+    return lines or ["no run lacks records that are here with other settings"]
 
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
@@ -240,7 +261,7 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
             "runs): if it computes something else now, raise its `version`"
         )
     configs = [state.config for state in states]
-    notes += name_further_seeds(configs, Identities(survey.store, survey.build))
+    notes += name_further_seeds(configs, survey.ledger)
     return notes
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmark.files import replace_file
 from benchmark.jobs.state import Survey
+from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, pick_for_stage
-from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from benchmark.data.tokens import hash_data_settings
+from benchmark.data.prepared import hash_texts
 from benchmark.downstream.tasks import find_missing_baselines, list_scored_stages
 from benchmark.downstream.zero_shot import check_before_training
 from benchmark.errors import UserError
@@ -121,7 +121,7 @@ class Plan:
         configs: dict[str, RunConfig] = {}
         for state in self.wanted:
             if not state.prepared:
-                configs.setdefault(hash_data_settings(state.config), state.config)
+                configs.setdefault(hash_texts(state.config), state.config)
         return [Prepare(self.runs, config, key) for key, config in configs.items()]
 
     def _plan_tasks(self) -> list[Unit]:

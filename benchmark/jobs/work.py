@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark.files import BEGUN
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease, LeaseLost
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import Store
 from benchmark.training.method import Build
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Prepare(Unit):
     kind = "prepare"
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.data.tokens import prepare_corpus
+        from benchmark.data.prepared import prepare_corpus
         from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731

@@ -4,7 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmark import records
+from benchmark.files import DamagedFile
+from benchmark.ledger import records
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel, build, hash_weights
 
@@ -15,12 +16,36 @@ def load(folder: Path | str) -> LanguageModel:
     """The model that `LanguageModel.save` wrote, with its columns, adapters or experts.
 
     It is in evaluation mode. Raises ConfigError when `folder` holds no such model, DamagedFile for
-    one that is not as it was saved.
+    one that is not as it was saved, or has other weights than its stage has recorded.
     """
-    with transformer.name_damage_in_errors(Path(folder)):
-        kind = transformer.find_kind(Path(folder))
+    folder = Path(folder)
+    with transformer.name_damage_in_errors(folder):
+        kind = transformer.find_kind(folder)
         module: Any = import_module(f"benchmark.models.kinds.{kind}") if kind else transformer
-        return module.load(folder)
+        model: LanguageModel = module.load(folder)
+    _check_weights(model, folder)
+    return model
+
+
+def _check_weights(model: LanguageModel, folder: Path) -> None:
+    """Raise DamagedFile where a stage's model is not the one that the stage has recorded.
+
+    A model that is no stage's is not looked at.
+    """
+    lines = records.read_stage(folder.parent / records.STAGE_FILE)
+    done = records.find_last(lines, records.DoneLine)
+    recorded = ""
+    if done:
+        recorded = done.trained or "" if folder.name == "trained" else done.weights
+    if not recorded:  # as in records that are older than these hashes
+        return
+    weights = hash_weights(model)
+    if weights != recorded:
+        raise DamagedFile(
+            f"{folder}: its weights are {weights[:12]}, the records of its stage say "
+            f"{recorded[:12]}: restore the folder from a copy, or remove {folder.parent}, and the "
+            "stage is trained again"
+        )
 
 
 def load_trained(stage: Path) -> LanguageModel:

@@ -149,6 +149,16 @@ OPTIONS: dict[str, Settings] = {
         "help": "with --dry-run on a cluster: also name each unit of work",
     },
     "--watch": {"action": "store_true", "help": "again and again, until no job is left"},
+    "--why": {
+        "action": "store_true",
+        "help": "also say of each run without records in what others of its row and seed differ",
+    },
+    "places": {
+        "type": read_path,
+        "nargs": "+",
+        "metavar": "PLACE",
+        "help": "a folder of --runs, the folder of a study, or a suite's .toml file",
+    },
     "--view": {
         "choices": ("ours", "both"),
         "default": "ours",
@@ -238,7 +248,7 @@ EXPORT = ("stage", "out", "--row", "--runs", *CHOSEN, "--prompt")
 COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
     "every day:": {
         "run demo --dry-run": ("train missing runs, then report", RUN),
-        "status demo --watch": ("show how far each run is", (*OF_SUITE, "--watch")),
+        "status demo --watch": ("show how far each run is", (*OF_SUITE, "--watch", "--why")),
         "report demo": (
             "render tables and figures from the records",
             ("suites", *OF_SUITE[1:], "--out", "--view"),
@@ -274,6 +284,7 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
             "check a study's report; with --stage weights, too",
             ("--runs", "study", "--stage"),
         ),
+        "upgrade runs": ("give records and suites of version 1 their new names", ["places"]),
     },
     "models:": {
         "evaluate FOLDER --text FILE": (

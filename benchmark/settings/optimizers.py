@@ -49,7 +49,7 @@ class Optimizer:
     # with their values, where a suite says nothing else
     options: Options = field(default_factory=dict)
     # whether a step looks at whole matrices, which `training.shard` spreads
-    holds_weights: bool = False
+    needs_full_weights: bool = False
 
     # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary,
     # the state that it goes on with; {}: with none. None:
@@ -121,7 +121,7 @@ OPTIMIZERS = {
             # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu
             # et al. 2025)
             {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
-            holds_weights=True,
+            needs_full_weights=True,
         ),
         Optimizer(
             "sgd",

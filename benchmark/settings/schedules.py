@@ -57,8 +57,8 @@ class Schedule:
     """The share of the peak rate, by the share that is spent of a phase, a stage or the stream.
 
     Pieces of no length are left out. One over the stream tells the method how long that is, as
-    `Stage.outlook` does; the keys of its stages depend on it. Raises UserError for pieces that are
-    none.
+    `Stage.stream_info` does; the keys of its stages depend on it. Raises UserError for pieces that
+    are none.
     """
 
     pieces: tuple[Piece, ...]

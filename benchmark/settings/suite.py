@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
-from operator import not_
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -27,8 +25,18 @@ from pydantic import (
     model_validator,
 )
 
-from benchmark.records import RunLine, Titled
 from benchmark.settings.base import Moment, Seeds, Settings, ShareOfPhase, digest
+from benchmark.settings.decides import (
+    NOTHING,
+    PLACE,
+    ROWS,
+    STEPS,
+    TEXT,
+    WEIGHTS,
+    Decides,
+    Purpose,
+    describe,
+)
 from benchmark.settings.names import check_architecture, find_equal_labels, make_row_slug
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
@@ -41,14 +49,16 @@ from benchmark.settings.units import UNITS, Work
 class Tokenizer(Settings):
     """Byte-level BPE: that in `folder`, or one that is trained on a sample of `domains`."""
 
-    folder: str | None = Field(
+    folder: Annotated[str | None, Decides("place", step_time=True)] = Field(
         None, description="a folder with vocab.json and merges.txt; default: one is trained"
     )
-    vocabulary: int = Field(
+    vocabulary: Annotated[int, Decides("text", step_time=True)] = Field(
         8192, ge=300, description="ids of a trained tokenizer, special ones included"
     )
-    domains: tuple[str, ...] = Field((), description="train on these; default: all of the stream")
-    sample_bytes: int = Field(
+    domains: Annotated[tuple[str, ...], TEXT] = Field(
+        (), description="train on these; default: all of the stream"
+    )
+    sample_bytes: Annotated[int, TEXT] = Field(
         4_000_000, gt=0, description="of each domain's training text, to train it on"
     )
 
@@ -56,39 +66,38 @@ class Tokenizer(Settings):
 class Data(Settings):
     """Settings of text that becomes rows."""
 
-    sequence_length: int = Field(
+    sequence_length: Annotated[int, STEPS] = Field(
         512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens"
     )
-    valid_share: float = Field(
+    valid_share: Annotated[float, TEXT] = Field(
         0.05,
         gt=0,
         lt=1,
         description="share of the documents for validation, without validation files",
     )
-    max_train_tokens: int | None = Field(
+    max_train_tokens: Annotated[int | None, TEXT] = Field(
         None, gt=0, description="of a domain, its first; the rest is not read"
     )
-    max_valid_bytes: int = Field(
+    max_valid_bytes: Annotated[int, TEXT] = Field(
         4_000_000,
         gt=0,
         description="perplexity is measured on so many bytes of whole documents, the same for each "
         "tokenizer",
     )
-    max_valid_tokens: int | None = Field(
+    max_valid_tokens: Annotated[int | None, TEXT] = Field(
         None,
         gt=0,
-        exclude_if=not_,
         description="in place of bytes, as in older suites; then the text depends on the tokenizer",
     )
-    document_mask: bool = Field(
-        False, exclude_if=not_, description="keep the documents in a row apart, unlike the paper"
+    document_mask: Annotated[bool, STEPS] = Field(
+        False, description="keep the documents in a row apart, unlike the paper"
     )
-    memory_tokens: int = Field(
+    memory_tokens: Annotated[int, STEPS] = Field(
         200_000_000,
         ge=0,
         description="of each earlier domain, a random sample: the memory; 0: none",
     )
-    memory_seed: Literal["fixed", "run"] = Field(
+    memory_seed: Annotated[Literal["fixed", "run"], WEIGHTS] = Field(
         "fixed", description="whether that sample is the same in all runs, or another for each seed"
     )
 
@@ -101,8 +110,8 @@ class Data(Settings):
 class Size(Settings):
     """One rung of a ladder. The feed-forward layer is four times as wide."""
 
-    layers: int = Field(gt=0, description="Transformer layers")
-    hidden_size: int = Field(
+    layers: Annotated[int, STEPS] = Field(gt=0, description="Transformer layers")
+    hidden_size: Annotated[int, STEPS] = Field(
         gt=0, description="width of the hidden states, a multiple of head_size"
     )
 
@@ -113,8 +122,8 @@ class Size(Settings):
 class Start(Settings):
     """The start model of a run: its folder on this machine, and a hash of its files."""
 
-    folder: str
-    key: str
+    folder: Annotated[str, PLACE]
+    key: Annotated[str, WEIGHTS]
 
 
 class Model(Settings):
@@ -124,16 +133,15 @@ class Model(Settings):
     architecture, head size, dropout and first rung are its own, and the ladder gives the others.
     """
 
-    architecture: Annotated[str, AfterValidator(check_architecture)] = Field(
+    architecture: Annotated[Annotated[str, AfterValidator(check_architecture)], STEPS] = Field(
         "bert", description="a file in benchmark/models/architectures/"
     )
-    start: str | None = Field(
+    start: Annotated[str | None, Decides("place", step_time=True)] = Field(
         None,
-        exclude_if=not_,
         description="a Hugging Face folder, or a name on the Hub, to begin with",
     )
-    revision: str | None = Field(
-        None, exclude_if=not_, description="of it on the Hub: branch, tag or commit"
+    revision: Annotated[str | None, Decides("place", step_time=True)] = Field(
+        None, description="of it on the Hub: branch, tag or commit"
     )
     ladder: tuple[Size, ...] = Field(
         (),
@@ -141,13 +149,13 @@ class Model(Settings):
         "any. Or a rule: { first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much "
         "after every five domains",
     )
-    head_size: int = Field(
+    head_size: Annotated[int, STEPS] = Field(
         64, gt=0, description="width of an attention head, the same on every rung"
     )
-    dropout: float = Field(
+    dropout: Annotated[float, STEPS] = Field(
         0.1, ge=0, lt=1, description="of hidden states and attention, in training"
     )
-    init: Literal["fixed", "scaled"] = Field(
+    init: Annotated[Literal["fixed", "scaled"], WEIGHTS] = Field(
         "fixed",
         description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), "
         "over sqrt(2 layers) for additions to the residual stream",
@@ -184,51 +192,60 @@ PerStage = tuple[float, ...] | float
 class Training(Settings):
     """The optimisation, the same for every method. A list gives one value a stage."""
 
-    batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
-    micro_batch_size: int | None = Field(
+    batch_size: Annotated[int, STEPS] = Field(
+        2048, gt=0, description="rows of a step, over all processes"
+    )
+    micro_batch_size: Annotated[int | None, STEPS] = Field(
         None, gt=0, description="of one forward pass; default: all of a process"
     )
-    learning_rate: tuple[PositiveFloat, ...] | PositiveFloat = Field(
+    learning_rate: Annotated[tuple[PositiveFloat, ...] | PositiveFloat, WEIGHTS] = Field(
         5e-4, description="the peak of each phase"
     )
-    warmup: tuple[ShareOfPhase, ...] | ShareOfPhase = Field(
+    warmup: Annotated[tuple[ShareOfPhase, ...] | ShareOfPhase, WEIGHTS] = Field(
         0.08, description="share of a phase in which the rate rises"
     )
-    schedule: ScheduleName = Field("linear", description="how the rate falls then")
-    optimizer: str = Field(
+    schedule: Annotated[ScheduleName, WEIGHTS] = Field(
+        "linear", description="how the rate falls then"
+    )
+    optimizer: Annotated[str, STEPS] = Field(
         "adamw",
-        exclude_if="adamw".__eq__,
         description="; ".join(f"{kind.name}: {kind.described}" for kind in OPTIMIZERS.values()),
     )
-    optimizer_options: dict[str, int | float | bool | str] = Field(
-        {}, exclude_if=not_, description="of that kind"
+    optimizer_options: Annotated[dict[str, int | float | bool | str], STEPS] = Field(
+        {}, description="of that kind"
     )
-    betas: tuple[Moment, Moment] = Field((0.9, 0.98), description="Adam's decay of both moments")
-    epsilon: float = Field(
+    betas: Annotated[tuple[Moment, Moment], WEIGHTS] = Field(
+        (0.9, 0.98), description="Adam's decay of both moments"
+    )
+    epsilon: Annotated[float, WEIGHTS] = Field(
         1e-6, gt=0, le=1, description="Adam's, beside the root of the second moment"
     )
-    weight_decay: float = Field(0.01, ge=0, description="decoupled from the gradient but in sgd")
-    clip: float | None = Field(None, gt=0, description="largest gradient norm; off as in the paper")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    weight_decay: Annotated[float, WEIGHTS] = Field(
+        0.01, ge=0, description="decoupled from the gradient but in sgd"
+    )
+    max_grad_norm: Annotated[float | None, STEPS] = Field(
+        None, gt=0, description="largest gradient norm; off as in the paper"
+    )
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], STEPS] = Field(
         "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
     )
-    compile: bool | str = Field(False, description="torch.compile; a string names its backend")
-    shard: bool = Field(
+    compile: Annotated[bool | str, STEPS] = Field(
+        False, description="torch.compile; a string names its backend"
+    )
+    shard: Annotated[bool, STEPS] = Field(
         False,
-        exclude_if=not_,
         description="spread weights, gradients and moments over the processes (FSDP2), and compute "
         "activations again in the backward pass: for models that no GPU holds; "
         "docs/starting_from_a_model.md",
     )
-    checkpoint_seconds: float = Field(
+    checkpoint_seconds: Annotated[float, NOTHING] = Field(
         600, gt=0, description="at most so much training is lost by a kill"
     )
-    evaluations: int = Field(
+    evaluations: Annotated[int, ROWS] = Field(
         5, ge=1, description="of a stage, evenly over its budget, the last at its end"
     )
-    deterministic: bool = Field(
+    deterministic: Annotated[bool, STEPS] = Field(
         False,
-        exclude_if=not_,  # so that a setting that is new changes no key
         description="the same bits each time, or an error where torch cannot",
     )
 
@@ -245,11 +262,13 @@ class Training(Settings):
 class Budget(Settings):
     """The budget of every method for a stage: `amount` of `unit`; a list has one amount a stage."""
 
-    unit: str = Field(
+    unit: Annotated[str, WEIGHTS] = Field(
         "seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items())
     )
-    amount: tuple[PositiveFloat, ...] | PositiveFloat = Field(description="what a stage may spend")
-    reference: str | None = Field(
+    amount: Annotated[tuple[PositiveFloat, ...] | PositiveFloat, WEIGHTS] = Field(
+        description="what a stage may spend"
+    )
+    reference: Annotated[str | None, PLACE] = Field(
         None,
         validate_default=True,
         description="for unit reference: step times that `run_all.py speed` wrote",
@@ -282,10 +301,14 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: str = Field("", description="its label; default: the method's title")
-    method: str = Field(description="a file in methods/")
-    options: dict[str, Any] = Field({}, description="of the method, beside the suite's")
-    set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000}')
+    name: Annotated[str, ROWS] = Field("", description="its label; default: the method's title")
+    method: Annotated[str, ROWS] = Field(description="a file in methods/")
+    options: Annotated[dict[str, Any], ROWS] = Field(
+        {}, description="of the method, beside the suite's"
+    )
+    set: Annotated[dict[str, Any], ROWS] = Field(
+        {}, description='overrides, e.g. {"data.memory_tokens" = 1000}'
+    )
 
 
 class Tuned(Settings):
@@ -294,9 +317,13 @@ class Tuned(Settings):
     It is for the records, and no part of a run's identity.
     """
 
-    configurations: int = Field(gt=0, description="as many were tried for each row")
-    spent: float = Field(gt=0, description="on a row's search, in the unit of its budget")
-    unit: str = Field(description="of the search's budget")
+    configurations: Annotated[int, NOTHING] = Field(
+        gt=0, description="as many were tried for each row"
+    )
+    spent: Annotated[float, NOTHING] = Field(
+        gt=0, description="on a row's search, in the unit of its budget"
+    )
+    unit: Annotated[str, NOTHING] = Field(description="of the search's budget")
 
 
 class Suite(Settings):
@@ -307,27 +334,33 @@ class Suite(Settings):
     leaves out names that stand beside it. Studies name each method.
     """
 
-    name: str = Field(
+    name: Annotated[str, NOTHING] = Field(
         pattern=r"^[^\s./\\-][^/\\]*$",
         max_length=100,
         description="of its reports' folder; default: the file's",
     )
-    title: str = Field(description="one line that names the comparison")
-    seeds: Seeds = Field((0,), description="each row is trained once for each seed")
-    methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
+    title: Annotated[str, NOTHING] = Field(description="one line that names the comparison")
+    seeds: Annotated[Seeds, ROWS] = Field(
+        (0,), description="each row is trained once for each seed"
+    )
+    methods: Annotated[tuple[str, ...], ROWS] = Field(
+        ("baselines",), description="rows with default options"
+    )
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
-    options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
-    tables: tuple[str, ...] = Field(
+    options: Annotated[dict[str, dict[str, Any]], ROWS] = Field(
+        {}, description="of a method, in all of its rows"
+    )
+    tables: Annotated[tuple[str, ...], NOTHING] = Field(
         ("main_pretraining", "trend_main"),
         description="files in paper_tables/: what a report shows",
     )
-    paper: bool = Field(
+    paper: Annotated[bool, NOTHING] = Field(
         False, description="whether reports show the paper's claims and numbers beside the runs"
     )
     domains: tuple[Domain, ...] = Field(
         min_length=1, description="the stream, in order; one stage a domain"
     )
-    order: Literal["given", "permute"] = Field(
+    order: Annotated[Literal["given", "permute"], ROWS] = Field(
         "given", description="of the domains: as listed, or another for each seed"
     )
     tokenizer: Tokenizer = Field(Tokenizer(), description="how text becomes tokens")
@@ -338,14 +371,12 @@ class Suite(Settings):
     probes: tuple[Domain, ...] = Field(
         (), description="texts to evaluate on that, but for a replayed one, are not trained on"
     )
-    replay: Replay | None = Field(
-        None, exclude_if=not_, description="a probe whose training text is in each batch"
-    )
+    replay: Replay | None = Field(None, description="a probe whose training text is in each batch")
     tasks: tuple[Task, ...] = Field((), description="downstream tasks")
     finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
     evaluate: Evaluate = Field(Evaluate(), description="tasks without fine-tuning")
-    slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
-    tuned: Tuned | None = Field(
+    slurm: Annotated[Slurm, NOTHING] = Field(Slurm(), description="what jobs ask of a cluster")
+    tuned: Annotated[Tuned | None, NOTHING] = Field(
         None, description="how a search chose the rows' options; `tune` writes it"
     )
     _called: str = PrivateAttr("")
@@ -411,31 +442,30 @@ class Suite(Settings):
 class RunConfig(Settings):
     """All that determines a run: suite, a row's overrides, its method and options, and the seed."""
 
-    suite: str
-    row: str
-    row_index: int
-    method: str
-    options: dict[str, Any]
-    seed: int
+    suite: Annotated[str, NOTHING]
+    row: Annotated[str, ROWS]
+    row_index: Annotated[int, NOTHING]
+    method: Annotated[str, ROWS]
+    options: Annotated[dict[str, Any], ROWS]
+    seed: Annotated[int, WEIGHTS]
     domains: tuple[Domain, ...]
     tokenizer: Tokenizer
     data: Data
     model: Model
     training: Training
     budget: Budget
-    probes: tuple[Domain, ...] = Field((), exclude_if=not_)
-    replay: Replay | None = Field(None, exclude_if=not_)
-    start: Start | None = Field(None, exclude_if=not_)
-    tasks: tuple[Task, ...] = Field(
+    probes: tuple[Domain, ...] = Field(())
+    replay: Replay | None = Field(None)
+    start: Start | None = Field(None)
+    tasks: Annotated[tuple[Task, ...], NOTHING] = Field(
         (), description="what its models are scored on; no part of the run's identity"
     )
-    tuned: Tuned | None = Field(None, exclude_if=not_)  # None: with the suite's own options
-    places: tuple[int, ...] = Field(
+    tuned: Annotated[Tuned | None, NOTHING] = Field(None)  # None: with the suite's own options
+    places: Annotated[tuple[int, ...], WEIGHTS] = Field(
         (),
-        exclude_if=not_,
         description="of the domains in the suite's list, where they have another order",
     )
-    slurm: Slurm | None = Field(
+    slurm: Annotated[Slurm | None, NOTHING] = Field(
         None, description="what its row asks of a cluster; no part of the run's identity"
     )
 
@@ -483,53 +513,13 @@ class RunConfig(Settings):
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
         return describe_passes(passes, held)
 
-    def __copy__(self) -> RunConfig:
-        """A copy without the cached id: `model_copy` changes what that depends on."""
-        copied = super().__copy__()
-        copied.__dict__.pop("id", None)
-        return copied
-
-    @cached_property
+    @property
     def id(self) -> str:
-        """Row, seed, and a hash of all else but where files lie on this machine."""
-        files = {"train": True, "valid": True}
-        texts = {"__all__": {"title": True, **files, "sources": {"__all__": files}}}
-        # with what has its default, so that a setting that is new changes no id
-        data = {"memory_seed"} if self.data.memory_seed == "fixed" else set()
-        if self.data.max_valid_tokens:
-            data.add("max_valid_bytes")
-        model = {"start", "revision"}
-        if self.model.init == "fixed":
-            model.add("init")
-        leave_out: dict[str, Any] = {
-            **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
-            **dict.fromkeys(("domains", "probes"), texts),
-            "tokenizer": {"folder"},
-            "data": data,
-            "training": {"checkpoint_seconds"},
-            "budget": {"reference"},
-            "model": model,
-            "start": {"folder"},
-        }
-        return f"{self.label}-{digest(self.model_dump(mode='json', exclude=leave_out))}"
-
-    def describe(self) -> RunLine:
-        """The run's line for the records, as far as it is known before it starts."""
-        return RunLine(
-            id=self.id,
-            suite=self.suite,
-            row=self.row,
-            row_index=self.row_index,
-            method=self.method,
-            options=self.options,
-            seed=self.seed,
-            config=self.model_dump(mode="json", exclude={"tasks", "slurm"}),
-            tasks=[task.model_dump(mode="json") for task in self.tasks],
-            domains=[Titled(domain.name, domain.label) for domain in self.domains],
-            probes=[Titled(probe.name, probe.label) for probe in self.probes],
-        )
+        """Row, seed, and a hash of all else that decides which run a table shows."""
+        return f"{self.label}-{digest(describe(self, *DECIDE_A_RUN))}"
 
 
+DECIDE_A_RUN: tuple[Purpose, ...] = ("weights", "text", "rows")
 Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import not_
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from benchmark.settings.base import NAME, Settings
+from benchmark.settings.decides import FINE_TUNING, NOTHING, PLACE, ROWS, SCORE, TEXT
 
 Prompt = Literal["right", "none", "wrong", "picked"]
-How = Literal["finetune", "linear_probe"]
+Protocol = Literal["finetune", "linear_probe"]
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
@@ -22,17 +22,21 @@ class HubTask(Settings):
     Splits may be slices, e.g. "train[:90%]".
     """
 
-    path: str = Field(description="its name on the Hub, e.g. 'nyu-mll/glue'")
-    name: str | None = Field(None, description="its configuration, e.g. 'mnli'")
-    revision: str | None = Field(
-        None, exclude_if=not_, description="a commit, so that it stays the same text"
+    path: Annotated[str, TEXT] = Field(description="its name on the Hub, e.g. 'nyu-mll/glue'")
+    name: Annotated[str | None, TEXT] = Field(None, description="its configuration, e.g. 'mnli'")
+    revision: Annotated[str | None, TEXT] = Field(
+        None, description="a commit, so that it stays the same text"
     )
-    train: str = Field("train", description="the split to train on")
-    dev: str = Field("validation", description="the split that decides when to stop")
-    test: str = Field("test", description="the split that is scored")
-    text_field: str = Field("text", description="the column of the text")
-    pair_field: str | None = Field(None, description="that of a second text, for pairs")
-    label_field: str = Field("label", description="that of the class")
+    train: Annotated[str, TEXT] = Field("train", description="the split to train on")
+    dev: Annotated[str, TEXT] = Field(
+        "validation", description="the split that decides when to stop"
+    )
+    test: Annotated[str, TEXT] = Field("test", description="the split that is scored")
+    text_field: Annotated[str, TEXT] = Field("text", description="the column of the text")
+    pair_field: Annotated[str | None, TEXT] = Field(
+        None, description="that of a second text, for pairs"
+    )
+    label_field: Annotated[str, TEXT] = Field("label", description="that of the class")
 
 
 class Docstrings(Settings):
@@ -41,9 +45,13 @@ class Docstrings(Settings):
     See `benchmark.downstream.passages`.
     """
 
-    classes: int = Field(5, ge=2, description="the largest parts of the domain's packages")
-    examples: int = Field(80, ge=10, description="of a class at most: half train, a fifth dev")
-    characters: int = Field(200, ge=50, description="of a passage")
+    classes: Annotated[int, TEXT] = Field(
+        5, ge=2, description="the largest parts of the domain's packages"
+    )
+    examples: Annotated[int, TEXT] = Field(
+        80, ge=10, description="of a class at most: half train, a fifth dev"
+    )
+    characters: Annotated[int, TEXT] = Field(200, ge=50, description="of a passage")
 
 
 class Task(Settings):
@@ -53,31 +61,45 @@ class Task(Settings):
     says where the examples come from.
     """
 
-    name: str = Field(pattern=NAME, max_length=60, description="in records and commands")
-    title: str = Field("", description="in tables; default: the name")
-    domain: str = Field("", description="that it belongs to; none with which_domain")
-    train: str | None = Field(
+    name: Annotated[str, SCORE] = Field(
+        pattern=NAME, max_length=60, description="in records and commands"
+    )
+    title: Annotated[str, NOTHING] = Field("", description="in tables; default: the name")
+    domain: Annotated[str, SCORE] = Field(
+        "", description="that it belongs to; none with which_domain"
+    )
+    train: Annotated[str | None, PLACE] = Field(
         None, description="JSON Lines of text, label, perhaps text_pair; .gz too"
     )
-    dev: str | None = Field(None, description="the same; the score there decides when to stop")
-    test: str | None = Field(None, description="the same; the score there is reported")
+    dev: Annotated[str | None, PLACE] = Field(
+        None, description="the same; the score there decides when to stop"
+    )
+    test: Annotated[str | None, PLACE] = Field(
+        None, description="the same; the score there is reported"
+    )
     dataset: HubTask | None = Field(None, description="of the Hugging Face Hub")
     docstrings: Docstrings | None = Field(None, description="cut from what its domain holds out")
-    which_domain: bool = Field(
-        False, exclude_if=not_, description="cut from all validation text; for linear probes alone"
+    which_domain: Annotated[bool, TEXT] = Field(
+        False, description="cut from all validation text; for linear probes alone"
     )
-    metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field(
+    metric: Annotated[Literal["accuracy", "micro_f1", "macro_f1"], SCORE] = Field(
         "macro_f1", description="what scores are"
     )
-    learning_rate: float = Field(2e-5, gt=0, description="the peak")
-    batch_size: int = Field(256, gt=0, description="examples of a step")
-    weight_decay: float = Field(0.1, ge=0, description="AdamW's")
-    max_epochs: int = Field(10, gt=0, description="passes over train at most")
-    schedule: Literal["linear", "constant"] = Field(
+    learning_rate: Annotated[float, FINE_TUNING] = Field(2e-5, gt=0, description="the peak")
+    batch_size: Annotated[int, FINE_TUNING] = Field(256, gt=0, description="examples of a step")
+    weight_decay: Annotated[float, FINE_TUNING] = Field(0.1, ge=0, description="AdamW's")
+    max_epochs: Annotated[int, FINE_TUNING] = Field(
+        10, gt=0, description="passes over train at most"
+    )
+    schedule: Annotated[Literal["linear", "constant"], FINE_TUNING] = Field(
         "linear", description="of the learning rate after warm-up"
     )
-    warmup: float = Field(0.06, ge=0, lt=1, description="share of the steps of all epochs")
-    seeds: int | None = Field(None, gt=0, description="how many; default: finetuning's")
+    warmup: Annotated[float, FINE_TUNING] = Field(
+        0.06, ge=0, lt=1, description="share of the steps of all epochs"
+    )
+    seeds: Annotated[int | None, ROWS] = Field(
+        None, gt=0, description="how many; default: finetuning's"
+    )
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Task:
@@ -105,38 +127,42 @@ class Task(Settings):
 class Finetuning(Settings):
     """Settings of scores on the downstream tasks of a suite, the same for every method."""
 
-    how: tuple[How, ...] = Field(
+    protocols: Annotated[tuple[Protocol, ...], ROWS] = Field(
         ("finetune",),
         min_length=1,
         description="all weights, or logistic regression on the states of a frozen model",
     )
-    stages: Literal["every", "last"] = Field("every", description="after which a model is scored")
-    seeds: int = Field(
+    stages: Annotated[Literal["every", "last"], ROWS] = Field(
+        "every", description="after which a model is scored"
+    )
+    seeds: Annotated[int, ROWS] = Field(
         5, gt=0, description="0, 1, ... of each task: for head, order, dropout, wrong prompt"
     )
-    prompts: tuple[Prompt, ...] = Field(
+    prompts: Annotated[tuple[Prompt, ...], ROWS] = Field(
         ("right",),
         min_length=1,
         description="of models with domain prompts; all but right for final ones alone",
     )
-    patience: int = Field(
+    patience: Annotated[int, FINE_TUNING] = Field(
         3, gt=0, description="stop after so many epochs without a better dev score"
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], FINE_TUNING] = Field(
         "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
     )
-    forward_tokens: int = Field(
+    forward_tokens: Annotated[int, NOTHING] = Field(
         32_768, gt=0, description="columns of a forward pass; larger batches accumulate"
     )
 
-    def list_trials(self, task: Task) -> list[tuple[How, int]]:
+    def list_trials(self, task: Task) -> list[tuple[Protocol, int]]:
         """The ways to score the task, and seeds of each.
 
         A linear probe has nothing to draw but a wrong prompt.
         """
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
-        ways: Iterable[How] = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
-        return [(how, seed) for how in ways for seed in seeds[how]]
+        ways: Iterable[Protocol] = (
+            ("linear_probe",) if task.which_domain else dict.fromkeys(self.protocols)
+        )
+        return [(protocol, seed) for protocol in ways for seed in seeds[protocol]]
 
 
 class Evaluate(Settings):
@@ -145,11 +171,15 @@ class Evaluate(Settings):
     It takes `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
     """
 
-    tasks: tuple[str, ...] = Field((), description='of the harness, or groups, e.g. ["hellaswag"]')
-    folder: str | None = Field(
+    tasks: Annotated[tuple[str, ...], ROWS] = Field(
+        (), description='of the harness, or groups, e.g. ["hellaswag"]'
+    )
+    folder: Annotated[str | None, PLACE] = Field(
         None, description="with further tasks: YAML files and what they read"
     )
-    few_shot: int | None = Field(
+    num_fewshot: Annotated[int | None, SCORE] = Field(
         None, ge=0, description="examples before a question; default: the task's"
     )
-    limit: int | None = Field(None, gt=0, description="so many questions of a task")
+    limit: Annotated[int | None, SCORE] = Field(
+        None, gt=0, description="so many questions of a task"
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from benchmark.settings.base import NAME, Settings
+from benchmark.settings.decides import NOTHING, PLACE, ROWS, TEXT, WEIGHTS
 
 TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
 OnError = Literal["stop", "skip"]
@@ -16,45 +16,46 @@ OnError = Literal["stop", "skip"]
 class HubDataset(Settings):
     """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
 
-    path: str = Field(description="its name on the Hub, e.g. 'allenai/c4'")
-    name: str | None = Field(None, description="its configuration, e.g. 'realnewslike'")
-    revision: str | None = Field(
-        None, exclude_if=not_, description="a commit, so that it stays the same text"
+    path: Annotated[str, TEXT] = Field(description="its name on the Hub, e.g. 'allenai/c4'")
+    name: Annotated[str | None, TEXT] = Field(
+        None, description="its configuration, e.g. 'realnewslike'"
     )
-    split: str = Field("train", description="the split that is read")
-    files: tuple[str, ...] = Field(
+    revision: Annotated[str | None, TEXT] = Field(
+        None, description="a commit, so that it stays the same text"
+    )
+    split: Annotated[str, TEXT] = Field("train", description="the split that is read")
+    files: Annotated[tuple[str, ...], TEXT] = Field(
         (),
-        exclude_if=not_,
         description="these (globs) in place of a configuration: .parquet, .csv, or JSON Lines of "
         "any name, whose other columns may differ",
     )
-    text_field: TextField = Field("text", description="as of a domain")
-    documents: int | None = Field(None, gt=0, description="at most so many are read")
+    text_field: Annotated[TextField, TEXT] = Field("text", description="as of a domain")
+    documents: Annotated[int | None, TEXT] = Field(
+        None, gt=0, description="at most so many are read"
+    )
 
 
 class Text(Settings):
     """Where text comes from: exactly one of `packages`, `train` and `datasets`."""
 
-    packages: tuple[str, ...] = Field(
+    packages: Annotated[tuple[str, ...], TEXT] = Field(
         (), description="docstrings of installed ones; 'stdlib' is Python's own"
     )
-    train: tuple[str, ...] = Field(
+    train: Annotated[tuple[str, ...], PLACE] = Field(
         (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet; .gz, .zst"
     )
-    valid: tuple[str, ...] = Field(
+    valid: Annotated[tuple[str, ...], PLACE] = Field(
         (), description="the same for validation; default: by a hash of each document"
     )
-    text_field: TextField = Field(
+    text_field: Annotated[TextField, TEXT] = Field(
         "text", description='the field with the text, "meta.body" one inside; a list joins several'
     )
-    on_error: OnError = Field(
+    on_error: Annotated[OnError, TEXT] = Field(
         "stop",
-        exclude_if=lambda value: value == "stop",
         description="what a broken document does; skip counts and names it",
     )
-    cut_at_blank_lines: bool = Field(
+    cut_at_blank_lines: Annotated[bool, TEXT] = Field(
         False,
-        exclude_if=not_,
         description="a .txt file is many documents, each to the first blank line after 2,000 "
         "characters",
     )
@@ -82,7 +83,9 @@ class Text(Settings):
 class WeightedText(Text):
     """One source of a mixed domain, and how often a row of the domain comes from it."""
 
-    weight: NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)] = Field(
+    weight: Annotated[
+        NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)], WEIGHTS
+    ] = Field(
         1.0,
         description="beside the others'; a list goes from value to value over the stage, in "
         "straight lines",
@@ -95,21 +98,20 @@ class Domain(Text):
     Its text comes from `packages`, `train`, `datasets` or, mixed, from `sources`.
     """
 
-    name: str = Field(
+    name: Annotated[str, WEIGHTS] = Field(
         pattern=NAME, max_length=60, description="in records, commands and other settings"
     )
-    title: str = Field("", description="in tables and figures; default: the name")
-    sources: tuple[WeightedText, ...] = Field(
-        (), exclude_if=not_, description="several texts, mixed by weight"
+    title: Annotated[str, NOTHING] = Field(
+        "", description="in tables and figures; default: the name"
     )
-    valid_share: float | None = Field(
+    sources: tuple[WeightedText, ...] = Field((), description="several texts, mixed by weight")
+    valid_share: Annotated[float | None, TEXT] = Field(
         None,
         gt=0,
         lt=1,
-        exclude_if=lambda value: value is None,
         description="share of its documents for validation; default: data.valid_share",
     )
-    hold_out: float = Field(
+    hold_out: Annotated[float, TEXT] = Field(
         0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks"
     )
 
@@ -151,5 +153,5 @@ class Replay(Settings):
     of a batch is what the method asks for. It has no stage, and is not in AP.
     """
 
-    text: str = Field(description="the probe that it is")
-    share: float = Field(ge=0, lt=1, description="of a batch's rows; 0: none")
+    text: Annotated[str, ROWS] = Field(description="the probe that it is")
+    share: Annotated[float, WEIGHTS] = Field(ge=0, lt=1, description="of a batch's rows; 0: none")

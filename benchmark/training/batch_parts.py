@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Training
-from benchmark.training.keys import plan_stage
+from benchmark.training.declaration import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
 SOURCES = 10_000  # what lies between the numbers of two sources of a phase
@@ -141,8 +141,8 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
     """
     check_shares(config, method)
     optimizer = choose_optimizer(method, config.training)
-    if config.training.shard and (method.holds_weights or optimizer.holds_weights):
-        who = "it" if method.holds_weights else f"its optimizer {optimizer.name!r}"
+    if config.training.shard and (method.needs_full_weights or optimizer.needs_full_weights):
+        who = "it" if method.needs_full_weights else f"its optimizer {optimizer.name!r}"
         raise ConfigError(
             f"row {config.row!r}: {who} needs whole weights, and training.shard spreads them over "
             "processes: leave one of them out"

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmark.records import CoreShare
+from benchmark.ledger.records import CoreShare
+from benchmark.ledger.runs import MEASURABLE
 from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import UNITS, Work
-from benchmark.store import MEASURABLE
 from benchmark.training.processes import World, find_machine_name, list_own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does

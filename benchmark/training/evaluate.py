@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from benchmark import records
 from benchmark.data.tokens import DomainTokens
+from benchmark.ledger import records
+from benchmark.ledger.records import EvaluationLine, LaterLine, StageLine
 from benchmark.models import LanguageModel
 from benchmark.models.devices import autocast, evaluating
-from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, count_predictions
 

@@ -56,7 +56,9 @@ class Elapsed:
 
     phase: float = 0.0
     stage: float = 0.0
-    stream: float = 0.0  # of the budget of all stages, so it tells their sum: see `Stage.outlook`
+    stream: float = (
+        0.0  # of the budget of all stages, so it tells their sum: see `Stage.stream_info`
+    )
 
 
 class Objective(nn.Module):
@@ -88,7 +90,7 @@ class Learner:
         autocast: the context in which a method's own forward passes belong. It is fp32's where
             training is in fp16, of which `accumulate` alone keeps small gradients.
         elapsed: how much of the budget is over in the step at hand.
-        learning_rate: of the step at hand, before the factors of `Phase.rates`.
+        learning_rate: of the step at hand, before the factors of `Phase.lr_multipliers`.
         overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.
     """
 

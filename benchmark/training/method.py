@@ -35,8 +35,8 @@ OWN = "own"  # a source: rows of the method's own
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from benchmark.ledger.records import GrowthRecord
     from benchmark.models import LanguageModel
-    from benchmark.records import GrowthRecord
     from benchmark.training.learner import Batch, Learner
 
 
@@ -61,7 +61,8 @@ class Phase:
     """A part of a stage.
 
     Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper).
-    `rates` maps patterns such as "layers.0.*" to factors. The first that fits a parameter decides.
+    `lr_multipliers` maps patterns such as "layers.0.*" to factors. The first that fits a parameter
+    decides.
     Where the first phase of a stage to train carries on, it goes on with what the stage before has
     kept, and the stage keeps what it ends with. So let it carry on in each stage, the first one
     too, or in none.
@@ -72,16 +73,16 @@ class Phase:
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
     # whose text the rest is; "seen": of all so far, the new one too
     domain: Literal["new", "previous", "seen"] = "new"
-    trains: bool = True  # False: batches go to observe(), no optimizer
+    trains: bool = True  # False: batches go to on_batch(), no optimizer
     # several batches, in place of the one that `memory` and `domain` describe
     sources: tuple[Source, ...] = ()
     # rows of a second batch, all from memory, as a share of the first: adjust_gradients
     memory_batch: float = 0.0
     schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
     # factors of it by name (`part_names`); 0 freezes
-    rates: Mapping[str, float] = field(default_factory=dict)
+    lr_multipliers: Mapping[str, float] = field(default_factory=dict)
     # the next stage goes on from where the phase begins; its end is evaluated and saved
-    branch: bool = False
+    discard_after: bool = False
     # "carry": go on with the moments that the last phase to train has left
     optimizer: Literal["new", "carry"] = "new"
 
@@ -92,7 +93,7 @@ def keeps_optimizer(phases: Sequence[Phase]) -> bool:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class StreamInfo:
     """The whole stream, which a lifelong learner cannot know.
 
     A method that uses it must say so in its signature.
@@ -107,7 +108,7 @@ class Outlook:
 class Stage:
     """The stage that begins, as far as a method may know it.
 
-    It tells nothing of later stages, but for controls in `outlook`.
+    It tells nothing of later stages, but for controls in `stream_info`.
     """
 
     domains: tuple[str, ...]  # so far, the new one last
@@ -122,7 +123,7 @@ class Stage:
     memory_rows: Callable[[int], Tensor]
     # a copy of what the stage before was evaluated with, on the CPU
     previous: Callable[[], LanguageModel]
-    outlook: Outlook
+    stream_info: StreamInfo
 
     @property
     def index(self) -> int:
@@ -137,9 +138,9 @@ class Stage:
     def last(self) -> bool:
         """Whether the stream ends here.
 
-        Like `outlook` it is a part of the signature of a method that uses it.
+        Like `stream_info` it is a part of the signature of a method that uses it.
         """
-        return self.index == self.outlook.stages - 1
+        return self.index == self.stream_info.stages - 1
 
     @property
     def size(self) -> Size:
@@ -160,14 +161,16 @@ class LifelongMethod:
     group: ClassVar[Group] = "baselines"
     # raised when the code comes to compute something else, so that stages are trained anew
     version: ClassVar[int] = 1
+    # whether it does something in the first stage that Naive does not
+    acts_first: ClassVar[bool] = False
     # whether it cannot train models that predict masked tokens
-    decoders_only: ClassVar[bool] = False
+    causal_only: ClassVar[bool] = False
     # whether it keeps, adds or looks into weights, so that none can be sharded
-    holds_weights: ClassVar[bool] = False
+    needs_full_weights: ClassVar[bool] = False
     # whether `check` may find Naive's weights: it acts seldom, or not at all
-    may_be_naive: ClassVar[bool] = False
+    may_equal_naive: ClassVar[bool] = False
     # values of options that `run_all.py tune` may choose from
-    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    search_space: ClassVar[Mapping[str, Sequence[Any]]] = {}
     # attributes that later steps and stages need: tensors, numbers, lists, dicts
     state: ClassVar[tuple[str, ...]] = ()
     # its own, a record or a name; None: the suite's
@@ -177,18 +180,19 @@ class LifelongMethod:
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
     # the model to evaluate and save, where start_stage sets another
-    evaluated: LanguageModel | None = None
+    eval_model: LanguageModel | None = None
 
     def signature(self, stage: Stage) -> dict[str, Any]:
         """The part of the method that determines this stage.
 
         Stages with equal signatures are trained once and shared. It is empty in the first stage,
-        unless the method does something there that Naive does not.
+        unless the method says that it acts there (`acts_first`). Options with their default are
+        left out, so that a new one changes no key.
         """
-        if stage.first:
+        if stage.first and not self.acts_first:
             return {}
         name = type(self).__module__.rpartition(".")[2]
-        return {"method": name, **self.options()}
+        return {"method": name, **self.list_changed_options()}
 
     def uses_memory(self, stage: Stage) -> bool:
         """Whether the size of the memory matters to a stage.
@@ -205,6 +209,14 @@ class LifelongMethod:
     def options(self) -> dict[str, Any]:
         settings = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in settings}
+
+    def list_changed_options(self) -> dict[str, Any]:
+        """The options that do not have the default of the method's file."""
+        changed = {}
+        for option in fields(self):  # type: ignore[arg-type]
+            if option.init and getattr(self, option.name) != option.default:
+                changed[option.name] = getattr(self, option.name)
+        return changed
 
     def reads_domain(self) -> bool:
         """Whether its model is told a text's domain when it is evaluated.
@@ -248,7 +260,7 @@ class LifelongMethod:
     def after_step(self, learner: Learner) -> None:
         """Take in the weights that the optimizer has just moved: averages."""
 
-    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+    def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
         """Take in one batch of a phase with trains=False.
 
         The model is in evaluation mode, without dropout.

@@ -141,7 +141,8 @@ def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: s
             patterns = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)
             choices = ", ".join(patterns)
             raise ConfigError(
-                f"rates of phase {phase!r}: {pattern!r} fits no parameter; there are {choices}"
+                f"lr_multipliers of phase {phase!r}: {pattern!r} fits no parameter; there are "
+                f"{choices}"
             )
     factors = []
     for name in names:

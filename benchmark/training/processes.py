@@ -31,8 +31,8 @@ import torch.distributed as dist
 
 from benchmark.errors import UserError
 from benchmark.interpreters import standing_in_code
+from benchmark.ledger.records import Hardware, Provenance
 from benchmark.models.devices import choose_device, name_device, synchronize
-from benchmark.records import Hardware, Provenance
 from benchmark.settings.names import ROOT
 
 T = TypeVar("T")

@@ -122,7 +122,7 @@ class ProgressLine:
         self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
         heartbeat = Heartbeat(
             stage=stage.index,
-            stages=stage.outlook.stages,
+            stages=stage.stream_info.stages,
             domain=stage.domains[stage.index],
             phase=phase.name,
             fraction=clock.fraction,

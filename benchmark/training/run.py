@@ -18,21 +18,23 @@ from pathlib import Path
 import torch
 from msgspec import structs
 
-from benchmark import records
 from benchmark.data.leaks import find_validation_leaks
-from benchmark.data.tokens import Corpus, prepare_corpus
+from benchmark.data.prepared import prepare_corpus
+from benchmark.data.tokens import Corpus
 from benchmark.files import sweep
+from benchmark.ledger import records
+from benchmark.ledger.records import EndedLine, FailedLine, LineOfRun, RunLine, StageLine
+from benchmark.ledger.runs import make_run_line
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained
 from benchmark.models.devices import choose_precision, is_out_of_memory, strict_algorithms
-from benchmark.records import EndedLine, FailedLine, LineOfRun, RunLine, StageLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
-from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.batch_parts import check_method
+from benchmark.training.declaration import make_stage_keys
 from benchmark.training.evaluate import evaluate_missing
-from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.processes import Stopped, World, make_poll
 from benchmark.training.progress import ProgressLine
@@ -92,7 +94,7 @@ class Run:
         )
         method = make_method()
         check_method(config, method)
-        if method.decoders_only and self.stream.masked:
+        if method.causal_only and self.stream.masked:
             raise ConfigError(
                 f"row {config.row!r} trains decoders only, and {config.model.architecture} "
                 "predicts masked tokens: leave the row out, or take another model.architecture"
@@ -104,7 +106,8 @@ class Run:
                 parts.append("document_mask")
             self._start_key = digest(parts)
         texts = [self.corpus.keys[text.name] for text in config.learned]
-        self.keys = make_stage_keys(config, method, texts)
+        self.stage_keys = make_stage_keys(config, method, texts)
+        self.keys = [stage.key for stage in self.stage_keys]
 
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`.
@@ -115,7 +118,7 @@ class Run:
         lines = self.store.read_run(self.config)
         unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
         description = structs.replace(
-            self.config.describe(),
+            make_run_line(self.config),
             stages=self.keys,
             unigram=unigram,
             texts=self.stream.validation_keys,

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmark import records
-from benchmark.locks import Lease
-from benchmark.models import hash_weights
-from benchmark.records import (
+from benchmark.ledger import records
+from benchmark.ledger.records import (
     DoneLine,
     EvaluationLine,
     Line,
@@ -24,14 +22,16 @@ from benchmark.records import (
     StageBudget,
     StageLine,
 )
+from benchmark.locks import Lease
+from benchmark.models import hash_weights
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, find_schedule
 from benchmark.settings.suite import pick_for_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
 from benchmark.training.clock import Clock, CoreTime, count_flops, measure_core_share
+from benchmark.training.declaration import find_stage_times, hash_code
 from benchmark.training.evaluate import evaluate
-from benchmark.training.keys import find_stage_times, hash_code
 from benchmark.training.learner import Learner, measure_elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
@@ -107,7 +107,7 @@ class StageRun:
                 self.position.phase = number
                 self.position.step = 0
                 self.position.before = dict(self.clock.charged)
-            if phase.branch and not self.trunk:
+            if phase.discard_after and not self.trunk:
                 state = self.inputs.model.state_dict()
                 weights = {name: value.to("cpu", copy=True) for name, value in state.items()}
                 self.trunk = {"model": weights, "carried": self.carried}
@@ -184,7 +184,7 @@ class StageRun:
         phase = (position.before[clock.unit.name], end)
         stage = (0.0, clock.limit * clock.share)
         earlier = self.stage.spent
-        stream = (-earlier, self.stage.outlook.budget - earlier)
+        stream = (-earlier, self.stage.stream_info.budget - earlier)
         loss = torch.zeros(())
         learning_rate = 0.0
         if position.step == 0:  # what wall time the first step will take is not known
@@ -263,14 +263,14 @@ class StageRun:
         return NonFiniteLoss(
             f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step "
             f"{self.position.step}{where}: lower training.learning_rate, lengthen "
-            "training.warmup, set training.clip, or mend the method's loss"
+            "training.warmup, set training.max_grad_norm, or mend the method's loss"
         )
 
     def _evaluate(self, phase: str, **values: Any) -> None:
         clock = self.clock
         with self.evaluations.measure():
             measurements = evaluate(
-                self.inputs.evaluated,
+                self.inputs.eval_model,
                 self.inputs.stream,
                 self.world,
                 self.training.precision,
@@ -297,6 +297,7 @@ class StageRun:
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         line = StageLine(
             key=self.folder.name,
+            description=self.run.stage_keys[self.stage.index].description,
             index=self.stage.index,
             domain=self.stage.domains[self.stage.index],
             parameters=model.parameters_count,
@@ -327,13 +328,13 @@ class StageRun:
         inputs = self.inputs
         folder = self.folder
         tokenizer = inputs.stream.corpus.tokenizer
-        inputs.evaluated.save(folder / "model", tokenizer)
-        weights = hash_weights(inputs.evaluated)
+        inputs.eval_model.save(folder / "model", tokenizer)
+        weights = hash_weights(inputs.eval_model)
         trained = None
         if self.trunk:  # the next stage goes on from where the branch began
             inputs.model.load_state_dict(self.trunk["model"])
             self.carried = self.trunk["carried"]
-        if self.trunk or self.method.evaluated is not None:
+        if self.trunk or self.method.eval_model is not None:
             inputs.model.save(folder / "trained", tokenizer)
             trained = hash_weights(inputs.model)
         save(folder / "method.pt", get_state(self.method))
@@ -357,7 +358,7 @@ class StageRun:
         self._check_weights()
         self._saved_at = self.clock.seconds
         optimizer = stepper.optimizer.gather_moments() if stepper.optimizer else None
-        evaluated = self.method.evaluated
+        evaluated = self.method.eval_model
         goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
         if self.world.leads:
             content = {
@@ -383,7 +384,7 @@ class StageRun:
         self.clock.charged |= saved["charged"]
         self.inputs.model.load_state_dict(saved["model"])
         if saved["evaluated"] is not None:
-            self.inputs.evaluated.load_state_dict(saved["evaluated"])
+            self.inputs.eval_model.load_state_dict(saved["evaluated"])
         self.trunk = saved["trunk"]
         set_state(self.method, saved["state"])
         if self.position.phase:  # else the stage before has left it, in a file

@@ -24,7 +24,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.batch_parts import Draw, check_split
 from benchmark.training.clock import count_flops
-from benchmark.training.keys import plan_stage
+from benchmark.training.declaration import plan_stage
 from benchmark.training.learner import Batch, Elapsed, Learner
 from benchmark.training.method import (
     OWN,
@@ -104,9 +104,9 @@ class StageInputs:
     moments: Moments = field(default_factory=dict)
 
     @property
-    def evaluated(self) -> LanguageModel:
+    def eval_model(self) -> LanguageModel:
         """The model that is evaluated and saved: the trained one, unless the method has another."""
-        return self.model if self.method.evaluated is None else self.method.evaluated
+        return self.model if self.method.eval_model is None else self.method.eval_model
 
     def begin(self) -> None:
         """Let the method make the model that this stage trains, on the device and in training mode.
@@ -117,8 +117,8 @@ class StageInputs:
         model = self.model.to(self.world.device).train()
         self.model = self.method.start_stage(model, self.stage)
         self.model.to(self.world.device).train()
-        if self.method.evaluated is not None:
-            self.method.evaluated.to(self.world.device)
+        if self.method.eval_model is not None:
+            self.method.eval_model.to(self.world.device)
 
 
 # the batch, and the second one, from memory, that the phase asked for
@@ -244,7 +244,7 @@ class Stepper:
             if parameter.requires_grad:
                 trainable.append((names[name], parameter))
         trainable_names = [name for name, _ in trainable]
-        factors = find_rate_factors(trainable_names, phase.rates, phase.name)
+        factors = find_rate_factors(trainable_names, phase.lr_multipliers, phase.name)
         self._frozen: list[torch.nn.Parameter] = []
         self._factors: list[float] = []
         self._named: list[tuple[str, torch.nn.Parameter]] = []
@@ -287,15 +287,15 @@ class Stepper:
         batches, memory = self.loader.get(step, elapsed.stage)
         if self.optimizer is None:
             with evaluating(self.learner.model):
-                self.method.observe(self.learner, batches)
+                self.method.on_batch(self.learner, batches)
             # looked at, it waits for the device as a loss does
             return torch.zeros((), device=self.inputs.world.device)
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
         if self.learner.overflowed:
             return loss  # charged like any other
-        if self.training.clip:
-            torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
+        if self.training.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.max_grad_norm)
         self.optimizer.step(learning_rate)
         self.method.after_step(self.learner)
         return loss
@@ -307,7 +307,7 @@ class Stepper:
         method keeps of how far weights move.
         """
         device = self.inputs.world.device
-        models = {self.model, self.method.evaluated or self.model}
+        models = {self.model, self.method.eval_model or self.model}
         tensors: list[Tensor] = []
         for model in models:
             tensors += [*model.parameters(), *model.buffers()]

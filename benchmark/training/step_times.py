@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import structs
+from pydantic_core import to_jsonable_python
 
 from benchmark.files import write_json
-from benchmark.records import Hardware
-from benchmark.settings.base import ConfigError, Settings
+from benchmark.ledger.records import Hardware
+from benchmark.settings.base import ConfigError
+from benchmark.settings.decides import find_decides
 from benchmark.settings.names import ROOT
-from benchmark.settings.suite import Data, Model, RunConfig, Size, Tokenizer, Training
+from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.evaluation_time import count_parameters
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -53,43 +55,36 @@ class Table(msgspec.Struct, frozen=True):
     rows: tuple[RowTimes, ...]
 
 
-# settings that change no step's time, by their place in a run's
-NO_TIME = {
-    "model": {"init"},
-    "tokenizer": {"domains", "sample_bytes"},
-    "data": {
-        "valid_share",
-        "max_train_tokens",
-        "max_valid_bytes",
-        "max_valid_tokens",
-        "memory_seed",
-    },
-    "training": {"learning_rate", "warmup", "schedule", "betas", "epsilon", "weight_decay"}
-    | {"checkpoint_seconds", "evaluations"},
-}
+TIMED = ("model", "tokenizer", "data", "training")  # sections with settings of a step
 
 
 def list_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that the time of a step depends on besides method, options and machine.
 
-    They are by dotted key. None is a setting that is left out, as it has its default. Older tables
-    do not have it.
+    They are by dotted key, with those that have their default.
     """
-    kinds: dict[str, type[Settings]] = {
-        "model": Model,
-        "tokenizer": Tokenizer,
-        "data": Data,
-        "training": Training,
-    }
-    relevant = {}
-    for room, names in NO_TIME.items():
-        relevant[room] = set(kinds[room].model_fields) - names
-    content = config.model_dump(mode="json", include=relevant)
-    return {
-        f"{room}.{key}": content[room].get(key)
-        for room, keys in relevant.items()
-        for key in sorted(keys)
-    }
+    settings: dict[str, Any] = {}
+    for section in TIMED:
+        content = getattr(config, section)
+        values = content.model_dump(mode="json")
+        for name, field in type(content).model_fields.items():
+            decides = find_decides(field)
+            if decides is None or decides.step_time:
+                settings[f"{section}.{name}"] = values[name]
+    return settings
+
+
+@cache
+def list_defaults() -> dict[str, Any]:
+    """The default of each setting in `TIMED` that has one, by dotted key."""
+    defaults = {}
+    for section in TIMED:
+        kind = RunConfig.model_fields[section].annotation
+        assert kind
+        for name, field in kind.model_fields.items():
+            if not field.is_required():
+                defaults[f"{section}.{name}"] = to_jsonable_python(field.default)
+    return defaults
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
@@ -239,9 +234,15 @@ def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTim
 def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
     """Whether settings are those that were measured.
 
-    What has its default is left out of either.
+    What a table does not have, or has as null, had its default: it is older than that setting.
     """
-    return all(measured.get(key) == value for key, value in settings.items())
+    for key, value in settings.items():
+        recorded = measured.get(key)
+        if recorded is None:
+            recorded = list_defaults().get(key)
+        if recorded != value:
+            return False
+    return True
 
 
 def _select_settings_of_naive(settings: dict[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,10 @@ from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
 import methods
 from analysis.inference import compute_interval
 from benchmark.jobs.study import open_records
-from benchmark.records import DoneLine, EvaluationLine, find_last
+from benchmark.ledger.records import DoneLine, EvaluationLine, find_last
+from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, load_runs
 from benchmark.training.step_times import find_times
 
 TIMES, RUN = HERE / "step_times.json", "map_seconds"

@@ -36,7 +36,7 @@ class Everything(LifelongMethod):
         return {"everything": self.pace}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        self.evaluated = copy.deepcopy(model) if stage.first else stage.previous()
+        self.eval_model = copy.deepcopy(model) if stage.first else stage.previous()
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -55,12 +55,12 @@ class Everything(LifelongMethod):
                 0.4,
                 schedule=ANNEAL,
                 optimizer="carry",
-                branch=True,
-                rates={"embeddings.*": 0.0},
+                discard_after=True,
+                lr_multipliers={"embeddings.*": 0.0},
             ),
         ]
 
-    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+    def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
         learner.accumulate(batches)  # a pass, as importances take one
 
     def after_step(self, learner: Learner) -> None:
@@ -68,7 +68,7 @@ class Everything(LifelongMethod):
 
         self.steps += 1
         with torch.no_grad():
-            means = self.evaluated.parameters()  # type: ignore[union-attr]
+            means = self.eval_model.parameters()  # type: ignore[union-attr]
             for mean, weight in zip(means, learner.model.parameters(), strict=True):
                 mean.lerp_(weight, self.pace * learner.elapsed.stream)
 

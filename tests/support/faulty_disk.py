@@ -35,9 +35,10 @@ from unittest.mock import patch
 import msgspec
 import torch
 
-from benchmark import locks, records
+from benchmark import locks
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums
+from benchmark.ledger import records
 from benchmark.models import build, hash_weights, load
 from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain

@@ -36,10 +36,10 @@ import analysis.figures  # noqa: F401  # which takes a second, and no copy of th
 import paper_tables
 import run_all
 from analysis.model_similarity import RunModels
-from benchmark import records
 from benchmark.data import tokens
 from benchmark.downstream import finetune
 from benchmark.jobs.executors import local
+from benchmark.ledger import records
 from benchmark.models import transformer
 from benchmark.training.stage import StageRun
 from benchmark.training.step import StageInputs, Stepper

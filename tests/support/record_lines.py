@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from benchmark import records
+from benchmark.ledger import records
 
 Line = dict[str, Any]
 

@@ -31,10 +31,10 @@ from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan
 from benchmark.jobs.work import Train, Worker
+from benchmark.ledger.store import Store
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.names import ROOT
 from benchmark.settings.suite import RunConfig
-from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support import processes
 from tests.support.record_lines import read_lines

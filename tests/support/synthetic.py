@@ -20,8 +20,9 @@ import msgspec
 import paper_tables
 from analysis.page import render
 from analysis.study import Study
+from benchmark.ledger.records import SCHEMA
+from benchmark.ledger.runs import RunRecords, load_runs, make_run_line
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, load_runs
 from tests.support.record_lines import PROVENANCE, STAGE
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
@@ -113,7 +114,7 @@ def write_as(
         domains=domains,
     )
     run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
-    run.keys, described = [*keys], msgspec.to_builtins(config.describe())
+    run.keys, described = [*keys], msgspec.to_builtins(make_run_line(config))
     run.describe = lambda: described  # type: ignore[method-assign]
     run.write(runs, evaluations, finished, scores=True, similarities=True)
 
@@ -208,6 +209,7 @@ class _Run:
             "training": {"learning_rate": 5e-4, "warmup": 0.08},
         }
         return {
+            "schema": SCHEMA,
             "id": f"{self.index}-{self.seed}",
             "suite": self.suite.name,
             "row": self.label,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from benchmark.instruments.conformance import ALONE
 from benchmark.settings.suite import Size, Training
 from benchmark.training.learner import Batch, Learner
-from benchmark.training.method import LifelongMethod, Outlook, Stage
+from benchmark.training.method import LifelongMethod, Stage, StreamInfo
 
 VOCABULARY = 13
 SHARED = (
@@ -97,7 +97,7 @@ def stage(index: int) -> Stage:
         build=refuse,
         memory_rows=refuse,
         previous=refuse,
-        outlook=Outlook(stages=3, size=size, budget=3.0),
+        stream_info=StreamInfo(stages=3, size=size, budget=3.0),
     )
 
 

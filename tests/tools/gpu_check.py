@@ -32,7 +32,6 @@ from typing import Any
 import torch
 
 import methods
-from benchmark import records
 from benchmark.data.tokens import Corpus
 from benchmark.errors import UserError
 from benchmark.instruments import speed
@@ -40,6 +39,9 @@ from benchmark.instruments.comparisons import Weights, load_weights
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.instruments.kills import train_through_kills
 from benchmark.interpreters import set_up_to_compute
+from benchmark.ledger import records
+from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.runs import load_runs
 from benchmark.models.devices import (
     CPU,
     choose_device,
@@ -47,9 +49,7 @@ from benchmark.models.devices import (
     find_accelerators,
     name_device,
 )
-from benchmark.records import EvaluationLine
 from benchmark.settings.suite import RunConfig
-from benchmark.store import load_runs
 from benchmark.training.processes import World, find_code_version
 from benchmark.training.run import Run
 from tests.support import other_device, processes

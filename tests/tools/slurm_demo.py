@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.pool import list_physical_cores
+from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
-from benchmark.store import Store
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.suite_folder import queue, wait_until
 

@@ -17,8 +17,8 @@ from benchmark.errors import UserError
 
 if TYPE_CHECKING:
     from benchmark.jobs.waves import Plan
+    from benchmark.ledger.store import Store
     from benchmark.settings.suite import RunConfig, Suite
-    from benchmark.store import Store
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Source
 @dataclass
 class GenerativeReplay(LifelongMethod):
     title = "Generative replay"
-    decoders_only = True
+    causal_only = True
 
     replay: PartOfStage = 0.25  # share of the rows that are generated
 

@@ -36,12 +36,12 @@ from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
 from benchmark.jobs.status import FAILED, name_next_step
 from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
+from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ROOT
 from benchmark.settings.slurm import KINDS, Slurm, find_section
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.store import Store
 
 ORDER = get_args(Kind)
 PARTIAL = 3  # exit status

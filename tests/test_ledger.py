@@ -11,10 +11,13 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from pydantic import create_model
+from tokenizers import Tokenizer
 
 import methods
 from benchmark.downstream.passages import Example
@@ -24,13 +27,16 @@ from benchmark.downstream.tasks import (
     make_score_key,
     select_scores,
 )
-from benchmark.records import CURE, ScoreLine
+from benchmark.files import DamagedFile
+from benchmark.ledger.records import CURE, ScoreLine
+from benchmark.ledger.runs import make_empty_run, make_run_line
+from benchmark.ledger.store import Store
+from benchmark.models import load
 from benchmark.settings.base import ConfigError
+from benchmark.settings.decides import WEIGHTS, Decides, find_settings
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Suite
-from benchmark.store import Store, make_empty_run
-from benchmark.training.identity import Identities
-from benchmark.training.keys import hash_code
+from benchmark.settings.suite import RunConfig, Suite, Training
+from benchmark.training.declaration import hash_code, make_stage_keys, open_ledger
 from methods.naive import Naive
 from run_all import main
 from tests.support.record_lines import read_lines, write_lines
@@ -79,6 +85,38 @@ def test_the_hash_of_a_methods_code(
     before = hashed()
     (tmp_path / "pack" / file).write_text(new)
     assert (hashed() != before) == changes
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "from pack._shared import RATE",
+        "from pack import _shared",
+        "from ._shared import RATE",
+        "from . import _shared",
+        "import pack._shared",
+        "import pack._shared as shared",
+        "import importlib; importlib.import_module('pack._shared')",
+        "from importlib import import_module; import_module('._shared', 'pack')",
+    ],
+)
+def test_code_that_a_method_imports_counts_by_whatever_form(
+    tmp_path: Path, monkeypatch, form: str
+) -> None:
+    """Oracle: the hash with another number in the file that is imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack/__init__.py").write_text("")
+    (tmp_path / "pack/mine.py").write_text(f"def use():\n    {form}\n")
+    hashes = set()
+    for rate in (1, 2):
+        (tmp_path / "pack/_shared.py").write_text(f"RATE = {rate}\n")
+        hash_code.cache_clear()
+        for name in [name for name in sys.modules if name.split(".")[0] == "pack"]:
+            del sys.modules[name]
+        hashes.add(hash_code("pack.mine"))
+    assert len(hashes) == 2
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +324,7 @@ def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edi
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace())
     for file in (place / "runs/data/domains").glob("*/info.json"):
         made_of = json.loads(file.read_text())["source"]
-        if made_of["datasets"] or "sources" in made_of:
+        if made_of["datasets"] or made_of["sources"]:
             shutil.rmtree(file.parent)
     assert "1 done" in said(capsys, "status", "tiny.toml")
     edit(place)
@@ -315,7 +353,7 @@ def test_code_that_was_changed_without_its_version_is_said(
     """Oracle: nothing is said before; the numbers stay."""
     old = shown(capsys)
     assert "! naive: " not in said(capsys, "status", "tiny.toml")
-    monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
+    monkeypatch.setattr("benchmark.training.declaration.hash_code", lambda module: "another")
     told = said(capsys, "status", "tiny.toml")
     assert "1 done" in told and "! naive: " in told and "(1 of 1 runs)" in told
     assert shown(capsys) == old
@@ -356,27 +394,88 @@ def test_records_that_do_not_belong_together_are_refused(
     assert f"{file.name}: {message}" in told and CURE in told
 
 
-def test_perplexities_that_were_edited_are_refused(place: Path, capsys) -> None:
-    """Oracle: bits per token over bits per byte are the bytes of a text's tokens, one number for
-    all models, a start model among them.
-    """
+def test_a_model_with_other_weights_than_its_stage_recorded_is_refused(place: Path) -> None:
+    """Oracle: the weights, one of which is another number; the files' own checksums agree."""
     [file] = (place / "runs/suites/tiny").glob("*.jsonl")
-    run, *rest = read_lines(file)
-    write_lines(file, [run | {"start": "m0"}, *rest])
-    stage = place / "runs/stages" / run["stages"][1] / "records.jsonl"
-    *lines, end, done = read_lines(stage)
-    (place / "runs/starts").mkdir()
-    for of_stage, of_start, status in ((1, 1, 0), (2, 1, 2), (1, 2, 2)):
-        bits = {name: value * of_stage for name, value in end["bits_per_byte"].items()}
-        write_lines(stage, [*lines, end | {"bits_per_byte": bits}, done])
-        start = {
-            "perplexity": end["perplexity"]["a"],
-            "bits_per_byte": end["bits_per_byte"]["a"] * of_start,
-        }
-        line = {"kind": "later", "domain": "a", "text": run["texts"]["a"], **start}
-        write_lines(place / "runs/starts/m0.jsonl", [line])
-        told = said(capsys, "report", "tiny.toml", status=status)
-        assert (": perplexity " in told) == (CURE in told) == bool(status)
+    [run, *_] = read_lines(file)
+    folder = place / "runs/stages" / run["stages"][1] / "model"
+    model = load(folder)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] += 1.0
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model.save(folder, tokenizer)
+    with pytest.raises(DamagedFile, match=f"{run['stages'][1]}/model: its weights are"):
+        load(folder)
+
+
+@pytest.mark.parametrize(("schema", "cure"), [(1, "upgrade"), (3, "the version")])
+def test_records_of_another_version_are_refused(
+    place: Path, capsys, schema: int, cure: str
+) -> None:
+    """Oracle: by hand: file, both versions and the cure."""
+    [file] = (place / "runs/suites/tiny").glob("*.jsonl")
+    lines = read_lines(file)
+    write_lines(file, [lines[0] | {"schema": schema}, *lines[1:]])
+    for command in ("status", "report", "run"):
+        told = said(capsys, command, "tiny.toml", status=2)
+        assert f"{file.name}: " in told and f"version {schema}, this code reads 2" in told
+        assert cure in told
+
+
+def test_what_differs_in_the_records_that_are_here_is_said(place: Path, capsys) -> None:
+    """Oracle: by hand: the settings that were changed, with both values; all of them by --why."""
+    changes = ["--set", "training.max_grad_norm=0.5", "--set", "data.sequence_length=20"]
+    difference = "training.max_grad_norm: 0.5, was none"
+    shorter = "data.sequence_length: 20, was 18"
+    told = said(capsys, "status", "tiny.toml", *changes)
+    assert shorter in told and "and 1 more" in told and difference not in told
+    assert difference in said(capsys, "status", "tiny.toml", *changes, "--why")
+    report = said(capsys, "report", "tiny.toml", *changes)
+    assert shorter in report.replace("\\_", "_")
+    said(capsys, "run", "tiny.toml", "--parallel", "1", *changes)
+    assert shorter not in said(capsys, "status", "tiny.toml", *changes)
+
+
+def test_what_differs_in_a_stage_is_said(place: Path, capsys, monkeypatch) -> None:
+    """Oracle: by hand: the method's version, with both values."""
+    monkeypatch.setattr(Naive, "acts_first", True)
+    monkeypatch.setattr(Naive, "version", 7)
+    assert "method.signature.version: 7, was none" in said(capsys, "status", "tiny.toml", "--why")
+
+
+def test_a_new_setting_changes_no_key(tmp_path: Path) -> None:
+    """Oracle: ids and keys without a setting that is made up here; with another value than its
+    default both are others.
+    """
+    config = methods.list_runs(load_suite(str(write(tmp_path))))[1]
+    method = methods.build("er")
+    texts = ["x", "y"]
+    before = config.id, make_stage_keys(config, method, texts)
+    New = create_model("New", __base__=Training, made_up=(Annotated[int, WEIGHTS], 5))
+    content = config.training.model_dump()
+    for value, is_same in ((5, True), (6, False)):
+        training = New(**content, made_up=value)
+        changed = config.model_copy(update={"training": training})
+        after = changed.id, make_stage_keys(changed, method, texts)
+        assert (after[0] == before[0]) == (after[1] == before[1]) == is_same
+
+
+def test_every_setting_says_what_it_decides() -> None:
+    """Oracle: the fields of all sections: each says it, or holds settings that do, and not both but
+    for sections that decide as a whole.
+    """
+    left: list[type] = [Suite, RunConfig]
+    seen = set()
+    while left:
+        kind = left.pop()
+        for name, field in kind.model_fields.items():
+            inner = find_settings(field.annotation)
+            marks = [mark for mark in field.metadata if isinstance(mark, Decides)]
+            assert marks or inner, f"{kind.__name__}.{name}"
+            assert len(marks) <= 1
+            if not marks:
+                left += [part for part in inner if part not in seen]
+                seen |= {*inner}
 
 
 def test_scores_are_chosen_by_their_key() -> None:
@@ -391,7 +490,7 @@ def test_scores_are_chosen_by_their_key() -> None:
         "test": "c",
         "learning_rate": 1e-3,
     }
-    trials = {"finetuning.seeds": 2, "finetuning.how": ["finetune"]}
+    trials = {"finetuning.seeds": 2, "finetuning.protocols": ["finetune"]}
     suites = {
         rate: load_suite("demo", {"tasks": [task | {"learning_rate": rate}], **trials})
         for rate in (1e-3, 2e-3)
@@ -477,11 +576,11 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
     suite's own are not.
     """
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0]
-    run = make_empty_run(config.describe())
-    without_methods = Identities(Store(tmp_path), Mock(side_effect=ConfigError("gone")))
-    assert without_methods.leave_out(run) is run
+    run = make_empty_run(make_run_line(config))
+    without_methods = open_ledger(Store(tmp_path), Mock(side_effect=ConfigError("gone")))
+    assert without_methods.judge(run) is run
     with pytest.raises(ConfigError, match="gone"):
-        without_methods.leave_out(run, config)
+        without_methods.judge(run, config)
 
 
 @pytest.mark.parametrize(("method", "told"), [("naive", False), ("pnn", True)])
@@ -492,5 +591,5 @@ def test_who_is_told_domains_is_learned_from_the_method(
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(
         update={"method": method}
     )
-    identities = Identities(Store(tmp_path), methods.build)
-    assert identities.leave_out(make_empty_run(config.describe()), config).reads_domain == told
+    ledger = open_ledger(Store(tmp_path), methods.build)
+    assert ledger.judge(make_empty_run(make_run_line(config)), config).reads_domain == told

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark import records
+from benchmark.ledger import records
 
 SAME = 1e-6  # relative difference of perplexities that the same weights may have
 ROUNDING = 1e-4  # and those that differ in rounding

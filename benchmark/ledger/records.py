@@ -35,6 +35,8 @@ from msgspec.structs import replace
 from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
+# Raised when a line comes to mean something else. 1: until keys had descriptions beside them.
+SCHEMA = 2
 T = TypeVar("T")
 L = TypeVar("L")
 _log = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class Titled(Struct):
 class RunLine(Line, tag="run", kw_only=True):
     """The settings of a run, and the keys of its stages."""
 
+    schema: int = 1  # the version of all records of the run, see SCHEMA
     id: str
     suite: str
     row: str
@@ -131,6 +134,8 @@ class StageLine(Line, tag="stage", kw_only=True):
     """The beginning of a stage."""
 
     key: Key
+    # what the key is a hash of; empty where it was trained before records had it
+    description: dict[str, Any] = {}
     index: Count
     domain: str
     parameters: Positive
@@ -144,7 +149,7 @@ class StageLine(Line, tag="stage", kw_only=True):
     data: dict[str, dict[str, Any]]  # by domain, what its tokens were made of
     texts: dict[str, str]  # by domain or probe a hash of its validation text
     method: str = ""  # of the run that trained it, others may share it
-    # a hash of that method's code, see `hash_code` in benchmark/training/keys.py
+    # a hash of that method's code, see `hash_code` in benchmark/training/declaration.py
     method_code: str = ""
 
 
@@ -256,7 +261,7 @@ class ScoreLine(Line, tag="score", kw_only=True):
     task_key: str  # of its data
     domain: str
     window: str = ""  # a hash of the part of the texts that a row of the model holds
-    how: Literal["finetune", "linear_probe"] = "finetune"
+    protocol: Literal["finetune", "linear_probe"] = "finetune"
     prompt: Literal["right", "none", "wrong", "picked"]
     seed: int
     metric: str
@@ -276,7 +281,7 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
 
     key: str  # that the score would have
     task: str
-    how: str = "finetune"
+    protocol: str = "finetune"
     prompt: str
     seed: int
     error: str
@@ -327,6 +332,19 @@ MEASURES: Decoder[LineOfMeasures] = Decoder(LineOfMeasures)
 
 class RecordsError(UserError):
     """A record or a file of records that cannot be used, with its place."""
+
+
+def check_schema(line: RunLine, path: Path) -> None:
+    """Raise RecordsError for a run whose records are of another version than this code reads."""
+    if line.schema == SCHEMA:
+        return
+    if line.schema < SCHEMA:
+        cure = "`python run_all.py upgrade FOLDER`, with the folder of --runs, makes them new"
+    else:
+        cure = "read them with the version of this project that wrote them, or a later one"
+    raise RecordsError(
+        f"{path}: its records have version {line.schema}, this code reads {SCHEMA}: {cure}"
+    )
 
 
 CURE = (

@@ -1,4 +1,4 @@
-"""Where things lie below the folder of `--runs`, and the records of runs and stages there.
+"""The records of runs, read once: all that reads a result has this view of it.
 
 No torch here.
 """
@@ -7,107 +7,44 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from benchmark import records
-from benchmark.records import (
+from benchmark.ledger import records
+from benchmark.ledger.records import (
     DoneLine,
     EvaluationLine,
     LineOfStage,
     Measured,
     RunLine,
+    Titled,
     find_last,
     select_kind,
 )
+from benchmark.ledger.store import Store
+from benchmark.settings.suite import RunConfig
 
 
-class NamedRun(Protocol):
-    """A run as far as its place is concerned; `benchmark.settings.suite.RunConfig` is one."""
-
-    @property
-    def suite(self) -> str: ...
-
-    @property
-    def id(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Store:
-    """Where things lie below the folder of `--runs`, but for copies of tokens."""
-
-    root: Path
-
-    @property
-    def data(self) -> Path:
-        return self.root / "data"
-
-    @property
-    def archive_mark(self) -> Path:
-        """The file that marks records of a study.
-
-        They are believed, though their text is not here.
-        """
-        return self.root / "archive"
-
-    @property
-    def is_archive(self) -> bool:
-        return self.archive_mark.exists()
-
-    def stage_folder(self, key: str) -> Path:
-        return self.root / "stages" / key
-
-    def stage_file(self, key: str) -> Path:
-        """The records of a stage."""
-        return self.stage_folder(key) / records.STAGE_FILE
-
-    def start_file(self, key: str) -> Path:
-        """The measures of a start model before anything was trained."""
-        return self.root / "starts" / f"{key}.jsonl"
-
-    def run_file(self, config: NamedRun) -> Path:
-        return self.root / "suites" / config.suite / f"{config.id}.jsonl"
-
-    def scores_file(self, key: str) -> Path:
-        """The file of downstream scores of the model that a stage ended with.
-
-        It also says why others could not be computed.
-        """
-        return self.root / "scores" / f"{key}.jsonl"
-
-    def examples_file(self, suite: str) -> Path:
-        """The keys of a suite's examples in an archive, by the names of its tasks."""
-        return self.root / "suites" / suite / "examples.json"
-
-    def measures_file(self, key: str) -> Path:
-        """The measures of the model that a stage ended with, beside its ancestors."""
-        return self.root / "similarity" / f"{key}.jsonl"
-
-    def heartbeat_file(self, config: NamedRun) -> Path:
-        """The file of the run's Heartbeat."""
-        return self.run_file(config).with_suffix(".json")
-
-    def read_stage(self, key: str) -> list[LineOfStage]:
-        """The records of a stage in the order of training."""
-        return records.read_stage(self.stage_file(key))
-
-    def is_stage_done(self, key: str) -> bool:
-        return find_last(self.read_stage(key), DoneLine) is not None
-
-    def read_run(self, config: NamedRun) -> list[records.LineOfRun]:
-        """The records of a run; nothing of one that has not started."""
-        return records.read(self.run_file(config), records.RUN)
-
-    def read_stage_keys(self, config: NamedRun) -> list[str]:
-        """The keys of the stages of a run that has started; none of one that has not."""
-        line = find_last(self.read_run(config), RunLine)
-        return line.stages if line else []
+def make_run_line(config: RunConfig) -> RunLine:
+    """A run's line for the records, as far as it is known before it starts."""
+    return RunLine(
+        schema=records.SCHEMA,
+        id=config.id,
+        suite=config.suite,
+        row=config.row,
+        row_index=config.row_index,
+        method=config.method,
+        options=config.options,
+        seed=config.seed,
+        config=config.model_dump(mode="json", exclude={"tasks", "slurm"}),
+        tasks=[task.model_dump(mode="json") for task in config.tasks],
+        domains=[Titled(domain.name, domain.label) for domain in config.domains],
+        probes=[Titled(probe.name, probe.label) for probe in config.probes],
+    )
 
 
 @dataclass(kw_only=True)
@@ -136,6 +73,8 @@ class RunRecords:
     reads_domain: bool = False  # whether its method tells its model a text's domain at evaluation
     earlier: bool = False  # whether it is of an earlier version of its method, in an archive
     why: str = ""  # its records are not shown
+    # from the settings of records that are not shown, in words
+    differences: list[str] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -181,11 +120,10 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """
     store = Store(runs)
     loaded: list[RunRecords] = []
-    sizes: dict[str, tuple[float, Path]] = {}
     read_stage = functools.cache(store.read_stage)
     baselines = _read_baselines(store)
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
-        lines = records.read(path, records.RUN)
+        lines = store.read_run_file(path)
         line = find_last(lines, RunLine)
         if line is None:
             continue
@@ -195,12 +133,9 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             file = store.start_file(line.start)
             measures = select_kind(records.read(file, records.STAGE), records.LaterLine)
             untouched = _select_measured(line, measures)
-            _check_bits(file, line, untouched, sizes)
             run.start = untouched if untouched.perplexity else None
         for key in line.stages:
             stage = _select_texts(line, read_stage(key))
-            for evaluation in select_kind(stage, EvaluationLine):
-                _check_bits(store.stage_file(key), line, evaluation, sizes)
             scored = records.read(store.scores_file(key), records.SCORES)
             scores = select_kind(scored, records.ScoreLine)
             measured = records.read(store.measures_file(key), records.MEASURES)
@@ -241,31 +176,6 @@ def _check_places(path: Path, run: RunRecords) -> None:
         raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
 
 
-def _check_bits(
-    path: Path,
-    run: RunLine,
-    measured: Measured | EvaluationLine,
-    sizes: dict[str, tuple[float, Path]],
-) -> None:
-    """Raises RecordsError where a perplexity and its bits per byte do not go together.
-
-    Bits per token over bits per byte are the bytes of a text's tokens, one number for all models.
-    Where they are not, one of the two was changed. `sizes`: that number of each text, and the file
-    that it is from.
-    """
-    for name, perplexity in measured.perplexity.items():
-        bits = measured.bits_per_byte[name]
-        text = run.texts.get(name)
-        if text and perplexity and bits and perplexity > 1.001:  # else rounding is as large
-            size = math.log2(perplexity) / bits
-            expected, first = sizes.setdefault(text, (size, path))
-            if abs(size / expected - 1) > 1e-6:
-                raise records.RecordsError(
-                    f"{path}: perplexity {perplexity:g} and {bits:g} bits per byte on {name} do "
-                    f"not go together as in {first}; {records.CURE}"
-                )
-
-
 def make_empty_run(line: RunLine) -> RunRecords:
     """A run without records, so that tables can show that it is missing.
 
@@ -276,13 +186,13 @@ def make_empty_run(line: RunLine) -> RunRecords:
     )
 
 
-def leave_out(run: RunRecords, why: str) -> RunRecords:
+def leave_out(run: RunRecords, why: str, differences: Sequence[str] = ()) -> RunRecords:
     """A copy of a run without its records, and without the stages and texts in its line.
 
-    `why` is the reason.
+    `why` is the reason, `differences` are those of its settings, text and method.
     """
     line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
-    return dataclasses.replace(make_empty_run(line), why=why)
+    return dataclasses.replace(make_empty_run(line), why=why, differences=[*differences])
 
 
 def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:

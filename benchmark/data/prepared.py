@@ -1,0 +1,214 @@
+"""The corpus of a run, as its settings say, and what is known of its texts without any work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from benchmark.data import corpus
+from benchmark.data.documents import DataError, NotHere
+from benchmark.data.tokenizer import TextTokenizer, load_tokenizer
+from benchmark.data.tokens import (
+    Corpus,
+    Place,
+    Poll,
+    Say,
+    Unprepared,
+    load_trained,
+    make_tokenizer,
+    prepare,
+    prepare_domain,
+)
+from benchmark.ledger.store import Store
+from benchmark.ledger.texts import Texts
+from benchmark.settings.base import digest
+from benchmark.settings.decides import describe
+from benchmark.settings.suite import RunConfig
+from benchmark.settings.texts import Domain
+
+
+def prepare_corpus(
+    config: RunConfig,
+    store: Store,
+    progress: Say = lambda line: None,
+    check: bool = True,
+    makes: bool = True,
+    poll: Poll = lambda waits: None,
+) -> Corpus:
+    """The run's corpus, of which missing texts are tokenised.
+
+    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
+    `prepare`. Raises DataError, and Unprepared as `prepare` does.
+    """
+    prepared = prepare(
+        config.domains,
+        config.tokenizer,
+        config.data,
+        store.data,
+        progress,
+        config.probes,
+        Path(config.start.folder) if config.start else None,
+        poll=poll,
+        makes=makes,
+    )
+    if check:
+        for text in (*prepared.domains, *prepared.probes):
+            text.check()
+    return prepared
+
+
+def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
+    """The run's corpus if it needs no work.
+
+    Its ids are not read, and nothing is made.
+    """
+    try:
+        return prepare_corpus(config, store, check=False, makes=False)
+    except Unprepared:
+        return None
+
+
+def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
+    """By name the keys of the domains that are prepared, up to the first that is not.
+
+    Those of the replayed text are among them. Empty where the tokenizer or the replayed text is not
+    prepared: then no stage is known.
+    """
+    place = Place(store.data, makes=False)
+    data = config.data
+    keys: dict[str, str] = {}
+
+    def identify(text: Domain) -> str:
+        return corpus.identify(text, data.valid_share, store.data / "texts", makes=False)
+
+    replayed = config.learned[len(config.domains) :]
+    try:
+        if config.start:
+            tokenizer = load_tokenizer(Path(config.start.folder))
+        else:
+            names = config.tokenizer.domains or [domain.name for domain in config.domains]
+            sources = {
+                domain.name: identify(domain) for domain in config.domains if domain.name in names
+            }
+            tokenizer = make_tokenizer(config.domains, config.tokenizer, data, sources, place)
+        for text in (*replayed, *config.domains):
+            tokens = prepare_domain(text, identify(text), tokenizer, data, place)
+            keys[text.name] = tokens.key
+    except (Unprepared, NotHere):
+        has_replayed = all(text.name in keys for text in replayed)
+        return keys if has_replayed else {}
+    return keys
+
+
+def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
+    """The run's texts that are on this machine, by name, each with the keys of its preparations.
+
+    It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is
+    here once prepared.
+    """
+    place = Place(store.data, makes=False)
+    text_tokenizers = _find_tokenizers(config, store, place)
+    texts = [*config.domains, *config.probes]
+    for domain in (*config.domains, *config.probes):
+        if domain.sources:
+            texts += domain.parts
+    text_keys: dict[str, set[str]] = {}
+    for text in texts:
+        with contextlib.suppress(NotHere):
+            source = corpus.identify(
+                text, config.data.valid_share, store.data / "texts", makes=False
+            )
+            keys = set[str]()
+            for tokenizer in text_tokenizers:
+                with contextlib.suppress(Unprepared):
+                    tokens = prepare_domain(text, source, tokenizer, config.data, place)
+                    keys.add(tokens.key)
+            is_here = not text.sources
+            if text.datasets:
+                is_here = any(os.path.isdir(dataset.path) for dataset in text.datasets)
+            if keys or is_here:
+                text_keys[text.name] = keys
+    return text_keys
+
+
+def _find_tokenizers(config: RunConfig, store: Store, place: Place) -> list[TextTokenizer]:
+    """The tokenizers that the run's texts may be prepared with."""
+    try:
+        if config.start:
+            return [load_tokenizer(Path(config.start.folder))]
+        if config.tokenizer.folder:
+            return [make_tokenizer((), config.tokenizer, config.data, {}, place)]
+        files = sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
+        return [load_trained(file.parent) for file in files]
+    except DataError:
+        # without its tokenizer nobody can tell whether a text that is here is the one that was
+        # trained on
+        return []
+
+
+def hash_texts(config: RunConfig) -> str:
+    """A hash of what a corpus is made from, and of where that lies."""
+    names = [text.name for text in (*config.domains, *config.probes)]
+    return digest([names, describe(config, "text", "place")])
+
+
+def plan_text_keys(config: RunConfig) -> list[str]:
+    """A stand-in for the key of each text that is learned, before it is tokenised.
+
+    Two of them are equal where the real ones are.
+    """
+    tokenizer = describe(config.tokenizer, "text", "place")
+    data = describe(config.data, "text")
+    return [
+        digest([text.name, describe(text, "text", "place"), tokenizer, data])
+        for text in config.learned
+    ]
+
+
+class PreparedTexts:
+    """What is known of the texts of runs below a folder of `--runs`.
+
+    A text that several runs have is looked at once.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._texts: dict[str, Texts] = {}
+        self._first_keys: dict[str, dict[str, str]] = {}
+        self._prepared_keys: dict[str, dict[str, set[str]]] = {}
+
+    def find(self, config: RunConfig) -> Texts:
+        """The keys and sizes of a run's texts, where all of them are tokenised."""
+        key = hash_texts(config)
+        if key not in self._texts:
+            self._texts[key] = self._look_at(config)
+        return self._texts[key]
+
+    def _look_at(self, config: RunConfig) -> Texts:
+        try:
+            prepared = find_prepared_corpus(config, self.store)
+        except NotHere as error:
+            return Texts(problem=error)
+        if not prepared:
+            return Texts()
+        texts = (*prepared.domains, *prepared.probes)
+        return Texts(
+            keys=prepared.keys,
+            sizes=tuple(domain.info["tokens"] for domain in prepared.domains),
+            valid_tokens=sum(len(text.valid) for text in texts),
+        )
+
+    def find_first_keys(self, config: RunConfig) -> dict[str, str]:
+        """See the function of that name."""
+        key = hash_texts(config)
+        if key not in self._first_keys:
+            self._first_keys[key] = find_first_keys(config, self.store)
+        return self._first_keys[key]
+
+    def find_prepared_keys(self, config: RunConfig) -> dict[str, set[str]]:
+        """See the function of that name."""
+        key = hash_texts(config)
+        if key not in self._prepared_keys:
+            self._prepared_keys[key] = find_prepared_keys(config, self.store)
+        return self._prepared_keys[key]

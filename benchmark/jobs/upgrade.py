@@ -1,0 +1,504 @@
+"""`run_all.py upgrade`: records and suites of version 1 become those of this version.
+
+Keys and settings got other names when each setting came to say what it decides. A record is
+renamed only where its old key is what version 1 would have made of the run: so nothing passes for
+what it is not. Others keep their old keys, and are of an earlier version of their method. This file
+and its command go in the next version.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmark.downstream.tasks import make_score_key
+from benchmark.downstream.zero_shot import make_score_key as make_zero_shot_key
+from benchmark.errors import UserError
+from benchmark.files import replace_file
+from benchmark.ledger.archive import RECORDS, read_archive, write_archive
+from benchmark.ledger.keys import StageKey
+from benchmark.ledger.records import SCHEMA, STAGE_FILE
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.load import load_suite
+from benchmark.settings.names import list_suite_names, make_row_slug
+from benchmark.settings.suite import RunConfig, Size, Suite, pick_for_stage
+from benchmark.settings.tasks import Evaluate, Finetuning, Task
+from benchmark.training.declaration import find_stage_times, make_stage_keys, plan_stage
+from benchmark.training.method import (
+    Build,
+    LifelongMethod,
+    Stage,
+    choose_optimizer,
+    keeps_optimizer,
+)
+
+Record = dict[str, Any]  # a line of a file of records
+Files = dict[str, list[Record]]  # lines by the name of their file, as below `--runs`
+
+OPTIONS = {"replay": "replay_ratio"}  # old names of methods' options
+PHASE = {"rates": "lr_multipliers", "branch": "discard_after"}  # of the fields of a phase
+SCORE = {"how": "protocol"}  # of the fields of a score
+# old names in suites' files, by patterns of a line
+IN_SUITES = {
+    r"\bclip(?=\"? *=)": "max_grad_norm",
+    r"\bhow(?= *= *\[)": "protocols",
+    r"\bfew_shot(?= *=)": "num_fewshot",
+    r"\breplay(?= *= *[\d\[])": "replay_ratio",
+    r"(?<=[\s\"{]training\.)clip\b": "max_grad_norm",
+}
+
+
+def upgrade(places: Sequence[Path], build: Build) -> Iterator[str]:
+    """Upgrade folders of `--runs`, studies' folders and suites' files, and say what became of each.
+
+    Raises UserError for another place. A call that was killed may be repeated.
+    """
+    files = [place for place in places if place.suffix == ".toml"]
+    folders = [place for place in places if place.suffix != ".toml"]
+    for folder in folders:
+        files += sorted(folder.glob("*.toml"))
+    for file in files:
+        yield _upgrade_suite(file)
+    suites = _load_suites([*map(str, files), *list_suite_names()])
+    for folder in folders:
+        if (folder / RECORDS).is_dir():
+            yield _upgrade_study(folder, Names(build, suites))
+        elif (folder / "suites").is_dir():
+            yield _upgrade_runs(folder, Names(build, suites), bool(files))
+        else:
+            raise UserError(
+                f"{folder}: give a folder of --runs, the folder of a study, or a suite's .toml file"
+            )
+
+
+def _upgrade_suite(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    renamed = text
+    for pattern, name in IN_SUITES.items():
+        renamed = re.sub(pattern, name, renamed)
+    if renamed == text:
+        return f"{file}: nothing to rename"
+    with replace_file(file) as stream:
+        stream.write(renamed.encode())
+    return f"{file}: renamed"
+
+
+def _upgrade_study(folder: Path, names: Names) -> str:
+    archives = {path: read_archive(path) for path in sorted((folder / RECORDS).glob("*.tar.gz"))}
+    contents: dict[Path, Files] = {}
+    for path, members in archives.items():
+        contents[path] = {
+            name: _parse(content) for name, content in members.items() if name.endswith(".jsonl")
+        }
+    for files in contents.values():
+        names.learn(files)
+    for path, files in contents.items():
+        members = {name: c for name, c in archives[path].items() if not name.endswith(".jsonl")}
+        for name, lines in names.rename(files).items():
+            members[name] = _encode(lines)
+        write_archive(path, members)
+    return f"{folder}: {names.summary}"
+
+
+def _upgrade_runs(folder: Path, names: Names, has_suites: bool) -> str:
+    """Rename what lies in a folder of `--runs`.
+
+    The files of runs come last, so that a call that was killed can be repeated.
+    """
+    paths = [
+        *folder.glob("suites/*/*.jsonl"),
+        *folder.glob(f"stages/*/{STAGE_FILE}"),
+        *folder.glob("scores/*.jsonl"),
+        *folder.glob("similarity/*.jsonl"),
+    ]
+    files = {path.relative_to(folder).as_posix(): _parse(path.read_bytes()) for path in paths}
+    names.learn(files)
+    names.rename(files)
+    if names.lost_scores and not has_suites:
+        raise UserError(
+            f"{folder}: nothing is renamed yet: {names.lost_scores} scores are of settings that no "
+            "suite of this project has: also give the .toml files of their suites"
+        )
+    names.forget_counts()
+    order = ("stages/", "scores/", "similarity/", "suites/")
+    for kind in order:
+        chosen = {name: lines for name, lines in files.items() if name.startswith(kind)}
+        for name, lines in chosen.items():
+            for new_name, new_lines in names.rename({name: lines}).items():
+                _replace(folder / name, folder / new_name, new_lines)
+    return f"{folder}: {names.summary}"
+
+
+def _replace(old: Path, new: Path, lines: Sequence[Record]) -> None:
+    """Write a file's new lines, and give it its new place; of a stage its folder."""
+    content = _encode(lines)
+    if new.name == STAGE_FILE:
+        if old.parent.exists():
+            with replace_file(old) as stream:
+                stream.write(content)
+            if old.parent != new.parent and not new.parent.exists():
+                old.parent.rename(new.parent)
+        return
+    with replace_file(new) as stream:
+        stream.write(content)
+    if old != new:
+        old.unlink()
+        for path in old.parent.glob(f"{old.stem}.*"):  # a run's heartbeat
+            path.unlink()
+
+
+def _load_suites(names: Sequence[str]) -> list[Suite]:
+    """The suites whose settings scores may have been computed with."""
+    suites = []
+    for name in names:
+        try:
+            suites.append(load_suite(name))
+        except ConfigError:
+            continue
+    return suites
+
+
+def _parse(content: bytes) -> list[Record]:
+    """The lines of a file of records; half of one, of a killed writer, is left out."""
+    lines = []
+    for line in content.split(b"\n"):
+        try:
+            lines.append(msgspec.json.decode(line))
+        except msgspec.DecodeError:
+            continue
+    return lines
+
+
+def _encode(lines: Iterable[Record]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+@dataclass
+class Names:
+    """The new names of what version 1 recorded, as far as they are proven."""
+
+    build: Build
+    suites: Sequence[Suite]
+    stages: dict[str, StageKey] = field(default_factory=dict)  # by the old key
+    runs: dict[str, RunConfig] = field(default_factory=dict)  # by the old id
+    tasks: dict[str, list[Record]] = field(default_factory=dict)  # settings by the task's name
+    run_count: int = 0
+    unproven: set[str] = field(default_factory=set)  # ids of runs that keep old keys
+    lost_scores: int = 0  # scores whose settings nobody knows
+
+    @property
+    def summary(self) -> str:
+        parts = [f"{self.run_count} runs, {len(self.stages)} stages with new keys"]
+        if self.unproven:
+            parts.append(f"{len(self.unproven)} runs of an earlier version of their method")
+        if self.lost_scores:
+            parts.append(
+                f"{self.lost_scores} scores are lost: give the .toml files of their suites, too"
+            )
+        return "; ".join(parts)
+
+    def forget_counts(self) -> None:
+        self.run_count = 0
+        self.lost_scores = 0
+        self.unproven.clear()
+
+    def learn(self, files: Files) -> None:
+        """Take in the runs of these files, and prove the keys of their stages."""
+        for name, lines in files.items():
+            if not name.startswith("suites/"):
+                continue
+            for line in lines:
+                if line["kind"] == "run" and line.get("schema", 1) == 1:
+                    self._learn_run(line)
+
+    def _learn_run(self, line: Record) -> None:
+        for task in line.get("tasks", []):
+            known = self.tasks.setdefault(task["name"], [])
+            if task not in known:
+                known.append(task)
+        if make_old_id(line) != line["id"]:
+            raise UserError(f"run {line['id']} is not what version 1 would call it: restore it")
+        config = make_config(line, self.build)
+        self.runs[line["id"]] = config
+        old_keys = line.get("stages", [])
+        tokens = line.get("tokens", {})
+        learned = [tokens.get(text.name, "") for text in config.learned]
+        if not old_keys or not all(learned):
+            return
+        try:
+            method = self.build(config.method, config.options)
+            expected = make_old_stage_keys(line["config"], config, method, learned)
+        except ConfigError:  # of a method, or a table of step times, that is not here
+            return
+        stages = make_stage_keys(config, method, learned)
+        for key, expected_key, stage in zip(old_keys, expected, stages, strict=True):
+            if key == expected_key:
+                self.stages[key] = stage
+
+    def rename(self, files: Files) -> Files:
+        """The files with the new names and lines."""
+        renamed: Files = {}
+        for name, lines in files.items():
+            kind, *_ = name.split("/")
+            if kind == "suites":
+                new_name, new_lines = self._rename_run(name, lines)
+            elif kind == "stages":
+                key = name.split("/")[1]
+                new_lines = [self._rename_stage_line(key, line) for line in lines]
+                new_name = f"stages/{self._find_key(key)}/{STAGE_FILE}"
+            elif kind == "scores":
+                key = Path(name).stem
+                new_lines = [self._rename_score(key, line) for line in lines]
+                new_name = f"scores/{self._find_key(key)}.jsonl"
+            elif kind == "similarity":
+                new_lines = lines
+                new_name = f"similarity/{self._find_key(Path(name).stem)}.jsonl"
+            else:
+                new_name = name
+                new_lines = lines
+            renamed[new_name] = new_lines
+        return renamed
+
+    def _find_key(self, key: str) -> str:
+        return self.stages[key].key if key in self.stages else key
+
+    def _rename_run(self, name: str, lines: Sequence[Record]) -> tuple[str, list[Record]]:
+        new_name = name
+        new_lines = []
+        for line in lines:
+            if line["kind"] == "run" and line.get("schema", 1) == 1:
+                config = self.runs[line["id"]]
+                self.run_count += 1
+                if any(key not in self.stages for key in line.get("stages", [])):
+                    self.unproven.add(line["id"])
+                line = {
+                    **line,
+                    "schema": SCHEMA,
+                    "id": config.id,
+                    "options": config.options,
+                    "config": config.model_dump(mode="json", exclude={"tasks", "slurm"}),
+                    "stages": [self._find_key(key) for key in line.get("stages", [])],
+                }
+                new_name = f"{name.rpartition('/')[0]}/{config.id}.jsonl"
+            new_lines.append(line)
+        return new_name, new_lines
+
+    def _rename_stage_line(self, key: str, line: Record) -> Record:
+        if line["kind"] != "stage":
+            return line
+        phases = [_rename_keys(phase, PHASE) for phase in line["phases"]]
+        line = {**line, "phases": phases}
+        if key in self.stages:
+            stage = self.stages[key]
+            line |= {"key": stage.key, "description": stage.description}
+        return line
+
+    def _rename_score(self, stage: str, line: Record) -> Record:
+        """A score with the key that its settings have now, where a suite here has these."""
+        line = _rename_keys(line, SCORE)
+        if line["kind"] == "baseline":
+            return line
+        new_stage = self._find_key(stage)
+        if line["kind"] == "zero_shot":
+            for evaluate in self._list_evaluations():
+                if make_old_zero_shot_key(stage, line["task"], evaluate) == line["key"]:
+                    return {**line, "key": make_zero_shot_key(new_stage, line["task"], evaluate)}
+        elif line["kind"] == "score":
+            protocol = line.get("protocol", "finetune")
+            for task in self.tasks.get(line["task"], []):
+                for settings in self._list_finetunings():
+                    if make_old_score_key(stage, task, line, settings) == line["key"]:
+                        key = make_score_key(
+                            new_stage,
+                            Task.model_validate(task),
+                            line["task_key"],
+                            settings,
+                            line["prompt"],
+                            line["seed"],
+                            protocol,
+                        )
+                        return {**line, "key": key}
+        else:
+            return line
+        self.lost_scores += 1
+        return line
+
+    def _list_finetunings(self) -> list[Finetuning]:
+        """The settings of fine-tuning that scores may have, each once."""
+        settings = {}
+        for finetuning in (Finetuning(), *(suite.finetuning for suite in self.suites)):
+            settings[finetuning.patience, finetuning.precision] = finetuning
+        return list(settings.values())
+
+    def _list_evaluations(self) -> list[Evaluate]:
+        return [Evaluate(), *(suite.evaluate for suite in self.suites)]
+
+
+def _rename_keys(content: Record, names: Mapping[str, str]) -> Record:
+    return {names.get(key, key): value for key, value in content.items()}
+
+
+def make_config(line: Record, build: Build) -> RunConfig:
+    """The settings of a run of version 1, with today's names."""
+    content = json.loads(json.dumps(line["config"]))
+    training = content["training"]
+    if "clip" in training:
+        training["max_grad_norm"] = training.pop("clip")
+    options = dict(line["options"])
+    try:
+        names = build(line["method"], {}).options()
+    except ConfigError:
+        names = {}
+    for old, new in OPTIONS.items():
+        if new in names and old in options:
+            options[new] = options.pop(old)
+    tasks = line.get("tasks", [])
+    return RunConfig.model_validate({**content, "options": options, "tasks": tasks})
+
+
+# What version 1 made of a run. `raw`: its settings as version 1 recorded them.
+
+
+def make_old_id(line: Record) -> str:
+    raw = json.loads(json.dumps(line["config"]))
+    for name in ("suite", "row_index", "tasks", "tuned", "slurm"):
+        raw.pop(name, None)
+    for text in (*raw["domains"], *raw.get("probes", [])):
+        text.pop("title")
+        for part in (text, *text.get("sources", [])):
+            part.pop("train")
+            part.pop("valid")
+    raw["tokenizer"].pop("folder")
+    data = raw["data"]
+    if data.get("memory_seed") == "fixed":
+        data.pop("memory_seed")
+    if data.get("max_valid_tokens"):
+        data.pop("max_valid_bytes", None)
+    raw["training"].pop("checkpoint_seconds")
+    raw["budget"].pop("reference", None)
+    model = raw["model"]
+    model.pop("start", None)
+    model.pop("revision", None)
+    if model.get("init") == "fixed":
+        model.pop("init")
+    if raw.get("start"):
+        raw["start"].pop("folder")
+    return f"{make_row_slug(raw['row'])}-s{raw['seed']}-{digest(raw)}"
+
+
+def make_old_stage_keys(
+    raw: Record, config: RunConfig, method: LifelongMethod, texts: Sequence[str]
+) -> list[str]:
+    model_names = {"architecture", "head_size", "dropout"}
+    if config.model.init != "fixed":
+        model_names.add("init")
+    not_common = {"checkpoint_seconds", "evaluations", "learning_rate", "warmup"}
+    training = {key: value for key, value in raw["training"].items() if key not in not_common}
+    common: Record = {
+        "format": 3,
+        "sequence_length": config.data.sequence_length,
+        "model": {key: value for key, value in raw["model"].items() if key in model_names},
+        "training": training,
+    }
+    if config.data.document_mask:
+        common["document_mask"] = True
+    count = len(config.domains)
+    if config.replay and config.replay.share:
+        common["replay"] = [config.replay.share, *texts[count:]]
+    times = find_stage_times(config, method)
+    keys: list[str] = []
+    for index, text in enumerate(texts[:count]):
+        budget = [config.budget.unit, pick_for_stage(config.budget.amount, index)]
+        if config.budget.reference:
+            budget.append(msgspec.to_builtins(times[index]))
+        parts: Record = {
+            **common,
+            "domain": config.domains[index].name,
+            "text": text,
+            "ladder": [_name_size(size) for size in config.model.ladder[: index + 1]],
+            "learning_rate": pick_for_stage(config.training.learning_rate, index),
+            "warmup": pick_for_stage(config.training.warmup, index),
+            "budget": budget,
+            "seed": config.seed,
+            "previous": keys[-1] if keys else None,
+            **_describe_method(config, method, plan_stage(config, index)),
+        }
+        if config.places:
+            parts["place"] = config.places[index]
+        if config.domains[index].sources:
+            parts["weights"] = [source.weight for source in config.domains[index].sources]
+        if config.start and not index:
+            parts["start"] = config.start.key
+        keys.append(digest(parts))
+    return keys
+
+
+def _name_size(size: Size) -> str:
+    return f"L{size.layers}_D{size.hidden_size}"
+
+
+def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) -> Record:
+    phases = list(method.phases(stage))
+    uses_memory = method.uses_memory(stage)
+    parts: Record = {
+        "signature": make_old_signature(method, stage),
+        "memory_tokens": config.data.memory_tokens if uses_memory else None,
+    }
+    if uses_memory and config.data.memory_seed == "run":
+        parts["memory_seed"] = "run"
+    if any(getattr(phase.schedule, "over", "") == "stream" for phase in phases):
+        parts["stream"] = stage.stream_info.budget
+    if keeps_optimizer(phases):
+        parts["keeps"] = "optimizer"
+    if method.optimizer:
+        optimizer = choose_optimizer(method, config.training)
+        parts["optimizer"] = [optimizer.name, optimizer.options]
+    return parts
+
+
+def make_old_signature(method: LifelongMethod, stage: Stage) -> Record:
+    signature = method.signature(stage)
+    if "method" not in signature:
+        return signature
+    options = method.options()
+    own_parts = {key: value for key, value in signature.items() if key not in options}
+    if own_parts["method"] != "scratch":  # it has none
+        old_names = {new: old for old, new in OPTIONS.items()}
+        own_parts |= _rename_keys(options, old_names)
+    if "growth_mode" in options:  # ELLE and its kin, whose noise became a share
+        if options["noise"] and options["width"] and options["growth_mode"] == "fpi":
+            return {**own_parts, "version": 2}
+        return {**own_parts, "noise": 0.02 * options["noise"]}
+    if method.version > 1:
+        own_parts["version"] = method.version
+    return own_parts
+
+
+def make_old_score_key(stage: str, task: Record, line: Record, settings: Finetuning) -> str:
+    fields: Record = {
+        "format": 1,
+        "stage": stage,
+        "data": line["task_key"],
+        "prompt": line["prompt"],
+        "seed": line["seed"],
+    }
+    if line.get("protocol") == "linear_probe":
+        fields["how"] = "linear_probe"
+        fields["task"] = {key: task[key] for key in ("name", "domain", "metric")}
+    else:
+        left_out = {"title", "seeds", "train", "dev", "test", "dataset", "docstrings"}
+        fields["task"] = {key: value for key, value in task.items() if key not in left_out}
+        fields["patience"] = settings.patience
+        fields["precision"] = settings.precision
+    return digest(fields)
+
+
+def make_old_zero_shot_key(stage: str, task: str, settings: Evaluate) -> str:
+    few_shot = settings.num_fewshot
+    return digest({"stage": stage, "task": task, "few_shot": few_shot, "limit": settings.limit})

@@ -1,0 +1,302 @@
+"""Whether a record is of a run as its settings, its texts and its method are now.
+
+All that reads a result asks here. No torch here. docs/how_it_works.md has the list. A run's id says
+its settings and its seed. The keys of its stages say the rest, and records have what these are
+hashes of, so that "not this run's" is a difference that one can read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from benchmark.ledger.keys import StageKey
+from benchmark.ledger.records import (
+    EndedLine,
+    LineOfRun,
+    RunLine,
+    StageLine,
+    find_last,
+    select_kind,
+)
+from benchmark.ledger.runs import (
+    RunRecords,
+    leave_out,
+    leave_out_older_texts,
+    load_runs,
+    make_empty_run,
+    make_run_line,
+)
+from benchmark.ledger.store import Store
+from benchmark.ledger.texts import TextFinder, Texts
+from benchmark.settings.base import ConfigError
+from benchmark.settings.decides import describe, find_differences
+from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
+
+NOT_PREPARED = (
+    "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
+)
+ANOTHER = "another text, tokenizer, or code that computed something else"
+ID = re.compile(r"(.*)-s(\d+)-[0-9a-f]{12}")  # of a run: row, seed and a hash
+
+
+class Methods(Protocol):
+    """What a run's method says of it, as the room of training tells it."""
+
+    def make_keys(self, config: RunConfig, texts: Sequence[str]) -> list[StageKey]:
+        """The keys of its stages. `texts` as for `benchmark.ledger.keys.make_stage_keys`."""
+        ...
+
+    def hash_code(self, config: RunConfig) -> str:
+        """A hash of the code of its method."""
+        ...
+
+    def reads_domain(self, config: RunConfig) -> bool:
+        """Whether its model is told a text's domain when it is evaluated."""
+        ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run is of now, and its records as far as they are of it.
+
+    `keys` are those of its stages. Before its text is tokenised they are those of the first stages,
+    as far as their domains are: a stage does not depend on later ones. `why`: its records are not
+    of it, and `differences` what differs. `earlier`: they are of an earlier version of its method,
+    in an archive. `code`: a hash of its method's code.
+    """
+
+    keys: list[str]
+    lines: list[LineOfRun]
+    texts: Texts
+    method: str
+    code: str
+    why: str = ""
+    differences: list[str] = field(default_factory=list)
+    earlier: bool = False
+
+    def had_other_code(self, start: StageLine | None) -> bool:
+        """Whether the run's method trained a stage with other code than now.
+
+        No where the stage's method is unknown, as in older archives.
+        """
+        if start is None:
+            return False
+        return start.method == self.method and start.method_code != self.code
+
+
+class Ledger:
+    """The records below a folder of `--runs`, each held against what its run is of now."""
+
+    def __init__(self, store: Store, texts: TextFinder, methods: Methods) -> None:
+        self.store = store
+        self.texts = texts
+        self.methods = methods
+
+    def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
+        """The identity of a run, and whether its records are of its text and method's version.
+
+        Records are believed of a text that is not here. They are believed of a text of the Hub,
+        which counts by its name. They are believed in an archive, which also keeps runs of an
+        earlier version of their method: its code was another then, and so may its keys be. `lines`
+        are given by whoever has read them. Raises NotHere for a text that is not here, and of which
+        nothing is recorded.
+        """
+        texts = self.texts.find(config)
+        if lines is None:
+            lines = self.store.read_run(config)
+        run_line = find_last(lines, RunLine)
+        is_archive = self.store.is_archive
+        is_new = not (run_line or is_archive)
+        stage_keys: list[StageKey] = []
+        believed: list[str] = []
+        text_keys = dict(texts.keys)
+        if not text_keys and run_line and (is_archive or self._agrees(config, run_line)):
+            believed = run_line.stages
+            text_keys = run_line.tokens
+        elif not text_keys and is_new:
+            if texts.problem:
+                raise texts.problem
+            # a domain that was added leaves the stages before it as they are
+            text_keys = self.texts.find_first_keys(config)
+        if text_keys:
+            count = sum(domain.name in text_keys for domain in config.domains)
+            learned = [text_keys.get(text.name, "") for text in config.learned]
+            stage_keys = self.methods.make_keys(config, learned)[:count]
+        keys = [stage.key for stage in stage_keys] or believed
+        code = self.methods.hash_code(config)
+        why = ""
+        earlier = False
+        differences: list[str] = []
+        if run_line and keys != run_line.stages and self._keeps(run_line, code):
+            earlier = True
+            keys = run_line.stages
+        if run_line and not keys:
+            why = NOT_PREPARED
+        elif run_line and (keys != run_line.stages or run_line.tokens not in ({}, text_keys)):
+            differences = self._compare_stages(run_line, stage_keys)
+            reason = name_differences(differences) or ANOTHER
+            why = f"its records are of {reason}: `run` trains anew"
+        elif not run_line:
+            differences = self._compare_settings(config)
+            if differences:
+                why = f"its row and seed have records of {name_differences(differences)}"
+        return Identity(
+            keys=keys,
+            lines=[] if why else lines,
+            texts=texts,
+            method=config.method,
+            code=code,
+            why=why,
+            differences=differences,
+            earlier=earlier,
+        )
+
+    def _agrees(self, config: RunConfig, run_line: RunLine) -> bool:
+        """Whether each text that is here is the recorded one."""
+        texts = self.texts.find_prepared_keys(config)
+        return all(run_line.tokens.get(name) in keys for name, keys in texts.items())
+
+    def _keeps(self, run_line: RunLine, code: str) -> bool:
+        """Whether this is an archive of a run that its method trained with other code than now.
+
+        The last stage of the run decides.
+        """
+        if not self.store.is_archive or not run_line.stages:
+            return False
+        start = find_last(self.store.read_stage(run_line.stages[-1]), StageLine)
+        return start is not None and start.method_code != code
+
+    def _compare_stages(self, run_line: RunLine, stage_keys: Sequence[StageKey]) -> list[str]:
+        """What differs in the first stage that is recorded with another key, in words."""
+        for key, stage in zip(run_line.stages, stage_keys, strict=False):
+            if key == stage.key:
+                continue
+            start = find_last(self.store.read_stage(key), StageLine)
+            if start is None or not start.description:
+                return []
+            return [
+                difference
+                for difference in find_differences(start.description, stage.description)
+                if not difference.startswith("stage before")
+            ]
+        return []
+
+    def _compare_settings(self, config: RunConfig) -> list[str]:
+        """What differs in the newest record of the same row and seed, in words."""
+        folder = self.store.run_file(config).parent
+        newest: RunLine | None = None
+        for path in folder.glob(f"{config.label}-*.jsonl"):
+            match = ID.fullmatch(path.stem)
+            if not match or f"{match[1]}-s{match[2]}" != config.label or path.stem == config.id:
+                continue
+            line = find_last(self.store.read_run_file(path), RunLine)
+            if line and (newest is None or line.time > newest.time):
+                newest = line
+        if newest is None:
+            return []
+        try:
+            recorded = describe_run(RunConfig.model_validate(newest.config))
+        except ValueError:  # of settings that are no longer there
+            return []
+        return find_differences(recorded, describe_run(config))
+
+    # Views of whole runs
+
+    def judge(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
+        """The run, or an empty one that says why its records are not of its settings.
+
+        Without `config` the settings are those that were recorded with the run. Of recorded
+        settings a method, a start model or a table of step times that is not here tells nothing, as
+        a text.
+        """
+        try:
+            config_of_run = config or RunConfig.model_validate(run.line.config)
+            identity = self.identify(config_of_run, run.lines)
+        except (ConfigError, ValueError):
+            if config:
+                raise
+            return run
+        if identity.why:
+            return leave_out(run, identity.why, identity.differences)
+        starts = [find_last(stage, StageLine) for stage in run.stages]
+        # not in an archive, whose report is what its records give, whatever is refactored later
+        other_code = not self.store.is_archive and any(map(identity.had_other_code, starts))
+        return dataclasses.replace(
+            run,
+            other_code=other_code,
+            earlier=identity.earlier,
+            reads_domain=self.methods.reads_domain(config_of_run),
+        )
+
+    def read_recorded(self, suite: str) -> list[RunRecords]:
+        """All runs of a suite that are recorded, held against their recorded settings."""
+        return [self.judge(run) for run in load_runs(self.store.root, suite)]
+
+    def read_all(self) -> Iterator[RunRecords]:
+        """All runs that are recorded, by suite."""
+        for path in sorted((self.store.root / "suites").glob("*/")):
+            yield from self.read_recorded(path.name)
+
+    def read_suite(self, suite: str, configs: Sequence[RunConfig]) -> list[RunRecords]:
+        """These runs of a suite, an empty one where there are no records.
+
+        Seeds of a row are of one text: see `leave_out_older_texts`.
+        """
+        recorded = {run.id: run for run in load_runs(self.store.root, suite)}
+        runs = []
+        for config in configs:
+            run = recorded.get(config.id)
+            if run:
+                runs.append(self.judge(run, config))
+            else:
+                empty = make_empty_run(make_run_line(config))
+                empty.differences = self._compare_settings(config)
+                if empty.differences:
+                    settings = name_differences(empty.differences)
+                    empty.why = f"its row and seed have records of {settings}"
+                runs.append(empty)
+        return leave_out_older_texts(runs)
+
+
+def describe_run(config: RunConfig) -> dict[str, Any]:
+    """The settings that decide which run a table shows, but those with their default."""
+    return describe(config, *DECIDE_A_RUN)
+
+
+def name_differences(differences: Sequence[str]) -> str:
+    """What records are of in place of a run, by the first difference; "" without any."""
+    if not differences:
+        return ""
+    more = len(differences) - 1
+    rest = f" and {more} more (`status --why`)" if more else ""
+    return f"other settings, {differences[0]}{rest}"
+
+
+def name_further_seeds(configs: Sequence[RunConfig], ledger: Ledger) -> list[str]:
+    """A line that names the seeds that are trained with the same runs and not shown.
+
+    The list is empty where there are none.
+    """
+    if not configs:
+        return []
+    folder = ledger.store.run_file(configs[0]).parent
+    names = {path.stem for path in folder.glob("*.jsonl")}
+    seeds = {int(match[2]) for match in map(ID.fullmatch, names) if match}
+    seeds -= {config.seed for config in configs}
+    trained_seeds: set[int] = set()
+    for seed in sorted(seeds):
+        for config in configs:
+            run = config.model_copy(update={"seed": seed})
+            if run.id not in names:
+                continue
+            lines = ledger.identify(run).lines
+            if select_kind(lines, EndedLine):
+                trained_seeds.add(seed)
+    if not trained_seeds:
+        return []
+    seed_list = ", ".join(map(str, sorted(trained_seeds)))
+    return [f"! seeds that are trained too and not shown: {seed_list}; --seeds chooses which are"]

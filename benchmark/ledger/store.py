@@ -1,0 +1,106 @@
+"""Where things lie below the folder of `--runs`, and the records of runs and stages there.
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from benchmark.ledger import records
+from benchmark.ledger.records import DoneLine, LineOfStage, RunLine, find_last
+
+
+class NamedRun(Protocol):
+    """A run as far as its place is concerned; `benchmark.settings.suite.RunConfig` is one."""
+
+    @property
+    def suite(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where things lie below the folder of `--runs`, but for copies of tokens."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def archive_mark(self) -> Path:
+        """The file that marks records of a study.
+
+        They are believed, though their text is not here.
+        """
+        return self.root / "archive"
+
+    @property
+    def is_archive(self) -> bool:
+        return self.archive_mark.exists()
+
+    def stage_folder(self, key: str) -> Path:
+        return self.root / "stages" / key
+
+    def stage_file(self, key: str) -> Path:
+        """The records of a stage."""
+        return self.stage_folder(key) / records.STAGE_FILE
+
+    def start_file(self, key: str) -> Path:
+        """The measures of a start model before anything was trained."""
+        return self.root / "starts" / f"{key}.jsonl"
+
+    def run_file(self, config: NamedRun) -> Path:
+        return self.root / "suites" / config.suite / f"{config.id}.jsonl"
+
+    def scores_file(self, key: str) -> Path:
+        """The file of downstream scores of the model that a stage ended with.
+
+        It also says why others could not be computed.
+        """
+        return self.root / "scores" / f"{key}.jsonl"
+
+    def examples_file(self, suite: str) -> Path:
+        """The keys of a suite's examples in an archive, by the names of its tasks."""
+        return self.root / "suites" / suite / "examples.json"
+
+    def measures_file(self, key: str) -> Path:
+        """The measures of the model that a stage ended with, beside its ancestors."""
+        return self.root / "similarity" / f"{key}.jsonl"
+
+    def heartbeat_file(self, config: NamedRun) -> Path:
+        """The file of the run's Heartbeat."""
+        return self.run_file(config).with_suffix(".json")
+
+    def read_stage(self, key: str) -> list[LineOfStage]:
+        """The records of a stage in the order of training."""
+        return records.read_stage(self.stage_file(key))
+
+    def is_stage_done(self, key: str) -> bool:
+        return find_last(self.read_stage(key), DoneLine) is not None
+
+    def read_run(self, config: NamedRun) -> list[records.LineOfRun]:
+        """The records of a run; nothing of one that has not started."""
+        return self.read_run_file(self.run_file(config))
+
+    def read_run_file(self, path: Path) -> list[records.LineOfRun]:
+        """The records of a run in a file.
+
+        Raises RecordsError for those of another version of the schema.
+        """
+        lines = records.read(path, records.RUN)
+        for line in lines:
+            if isinstance(line, RunLine):
+                records.check_schema(line, path)
+        return lines
+
+    def read_stage_keys(self, config: NamedRun) -> list[str]:
+        """The keys of the stages of a run that has started; none of one that has not."""
+        line = find_last(self.read_run(config), RunLine)
+        return line.stages if line else []

@@ -1,0 +1,148 @@
+"""What a setting decides. Each says it once, at its field: `Annotated[float, WEIGHTS]`.
+
+`describe` takes the settings that decide something out of all settings, and leaves out what has
+its default. Keys of results are hashes of such descriptions, so a new setting changes none of them.
+A field that holds settings, as `RunConfig.training` does, says nothing: its own fields do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+Purpose = Literal["weights", "text", "rows", "score", "fine-tuning", "place", "nothing"]
+
+
+@dataclass(frozen=True)
+class Decides:
+    """A purpose of a setting.
+
+    "weights": those of a model, "text": the tokens of texts and the examples of tasks, "rows":
+    which runs and numbers tables show, "score": that of a task, "fine-tuning": its score by
+    fine-tuning alone, "place": where files lie on this machine, "nothing": none of these.
+    `step_time`: it also decides how long a training step takes.
+    """
+
+    purpose: Purpose
+    step_time: bool = False
+
+
+WEIGHTS = Decides("weights")
+STEPS = Decides("weights", step_time=True)
+TEXT = Decides("text")
+ROWS = Decides("rows")
+SCORE = Decides("score")
+FINE_TUNING = Decides("fine-tuning")
+PLACE = Decides("place")
+NOTHING = Decides("nothing")
+
+
+def find_decides(field: FieldInfo) -> Decides | None:
+    """What a field decides; None for one that holds settings."""
+    return next((mark for mark in field.metadata if isinstance(mark, Decides)), None)
+
+
+def describe(settings: BaseModel, *purposes: Purpose) -> dict[str, Any]:
+    """The settings that decide one of these, as JSON has them, but those with their default."""
+    content: dict[str, Any] = {}
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        decides = find_decides(field)
+        if value == field.get_default(call_default_factory=True):
+            continue
+        if decides is None:
+            inner = _describe_inner(value, purposes)
+            if inner:
+                content[name] = inner
+        elif decides.purpose in purposes:
+            content[name] = to_jsonable_python(value)
+    return content
+
+
+def _describe_inner(value: Any, purposes: tuple[Purpose, ...]) -> Any:
+    """The description of settings, or of each in a sequence; empty where no part has any."""
+    if isinstance(value, BaseModel):
+        return describe(value, *purposes)
+    if isinstance(value, tuple):
+        inner = [_describe_inner(part, purposes) for part in value]
+        return inner if any(inner) else []
+    return None
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one mapping by dotted key, as `--set` has them."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def list_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Each setting that decides something, by dotted key, also inside of sections and lists."""
+    for name, field in model.model_fields.items():
+        if find_decides(field):
+            yield f"{prefix}{name}", field
+            continue
+        for kind in find_settings(field.annotation):
+            yield from list_fields(kind, f"{prefix}{name}.")
+
+
+def find_settings(annotation: Any) -> list[type[BaseModel]]:
+    """The kinds of settings in a field's type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    found = []
+    for part in get_args(annotation):
+        found += find_settings(part)
+    return found
+
+
+@cache
+def list_purposes(model: type[BaseModel]) -> dict[str, Purpose]:
+    """The purpose of each setting, by dotted key."""
+    purposes: dict[str, Purpose] = {}
+    for key, field in list_fields(model):
+        decides = find_decides(field)
+        assert decides
+        purposes[key] = decides.purpose
+    return purposes
+
+
+def find_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Each setting that is another, in words: `training.max_grad_norm: none, was 1.0`.
+
+    Both are descriptions. What one of them leaves out has its default there.
+    """
+    before = flatten(_name_entries(recorded))
+    now = flatten(_name_entries(current))
+    differences = []
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
+            value = show_value(now.get(key))
+            differences.append(f"{key}: {value:.60}, was {show_value(before.get(key)):.60}")
+    return differences
+
+
+def _name_entries(content: Any) -> Any:
+    """The same with lists of entries that have names as mappings by name."""
+    if isinstance(content, Mapping):
+        return {key: _name_entries(value) for key, value in content.items()}
+    is_list = isinstance(content, list) and bool(content)
+    if is_list and all(isinstance(entry, Mapping) and "name" in entry for entry in content):
+        return {entry["name"]: _name_entries(entry) for entry in content}
+    return content
+
+
+def show_value(value: Any) -> str:
+    """A setting's value for people."""
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,101 @@
+"""`upgrade`, of a folder of `--runs` that version 1 wrote: four runs of a tiny suite, with scores.
+
+tests/version_1.tar.gz holds it, with the suite, its text and the two tables that version 1
+rendered.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from benchmark.ledger.archive import read_archive
+from run_all import main
+
+ARCHIVE = Path(__file__).parent / "version_1.tar.gz"
+TABLES = ("main_pretraining", "main_downstream")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of version 1, as the current one."""
+    with tarfile.open(ARCHIVE) as tar:
+        tar.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read_runs(place: Path) -> dict[str, bytes]:
+    files = (place / "runs").rglob("*.jsonl")
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
+
+
+def read_rows(table: Path) -> list[str]:
+    """The rows of a table; notes tell that code has other names now."""
+    return [line for line in table.read_text().splitlines() if line.startswith("|")]
+
+
+def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
+    """Oracle: the tables of version 1, and no work left once the text is tokenised here."""
+    assert main(["upgrade", "runs", "tiny.toml"]) == 0
+    assert "4 runs, 7 stages" in capsys.readouterr().out
+    upgraded = read_runs(place)
+    assert main(["upgrade", "runs", "tiny.toml"]) == 0
+    assert read_runs(place) == upgraded
+    assert main(["prepare", "tiny.toml"]) == 0
+    capsys.readouterr()
+    assert main(["status", "tiny.toml"]) == 0
+    assert "4 runs, 4 done" in capsys.readouterr().out
+    assert main(["report", "tiny.toml"]) == 0
+    for name in TABLES:
+        expected = read_rows(place / "expected" / f"{name}.md")
+        assert expected
+        assert read_rows(place / "report/tiny" / f"{name}.md") == expected
+
+
+def test_records_of_version_1_are_refused_with_the_cure(place: Path, capsys) -> None:
+    """Oracle: by hand: the file, both versions and the command."""
+    assert main(["upgrade", "tiny.toml"]) == 0
+    assert main(["status", "tiny.toml"]) == 2
+    [message] = capsys.readouterr().err.splitlines()
+    assert ".jsonl: " in message
+    assert "version 1, this code reads 2" in message
+    assert "run_all.py upgrade" in message
+
+
+def test_scores_are_not_lost_where_their_suite_is_not_given(place: Path, capsys) -> None:
+    """Oracle: the files as they were: one score per run has another patience than all suites."""
+    before = read_runs(place)
+    assert main(["upgrade", "runs"]) == 2
+    assert "4 scores are of settings" in capsys.readouterr().err
+    assert read_runs(place) == before
+
+
+def test_a_run_that_is_not_what_its_name_says_is_not_renamed(place: Path, capsys) -> None:
+    """Oracle: the id, a hash of settings of which one was edited."""
+    [file] = (place / "runs/suites/tiny").glob("er-*.jsonl")
+    file.write_text(file.read_text().replace('"batch_size":10', '"batch_size":20'))
+    assert main(["upgrade", "runs"]) == 2
+    assert file.stem in capsys.readouterr().err
+    assert file.exists()
+
+
+def test_a_stage_that_the_method_of_today_would_not_train_keeps_its_key(
+    place: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: ER with another signature: of its two stages the first is Naive's too."""
+    from methods.er import ER
+
+    monkeypatch.setattr(ER, "version", 3)
+    [file] = (place / "runs/suites/tiny").glob("er-*.jsonl")
+    assert main(["upgrade", "runs", "tiny.toml"]) == 0
+    assert "1 runs of an earlier version" in capsys.readouterr().out
+    assert not file.exists()
+
+
+def test_the_fixture_is_an_archive_of_plain_files() -> None:
+    """Oracle: the reader of studies' archives, which takes nothing else."""
+    names = read_archive(ARCHIVE)
+    assert sum(name.endswith(".jsonl") for name in names) == 21
