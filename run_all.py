@@ -179,9 +179,10 @@ def speed(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     import methods
+
+    methods.find(options.method)  # before torch is imported, which takes seconds
     from benchmark.instruments import conformance
 
-    methods.find(options.method)
     return 0 if conformance.check(options.method, methods.build, print) else 1
 
 
