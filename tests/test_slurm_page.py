@@ -4,6 +4,7 @@ feature that it names.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ def site(cluster: SlurmCluster) -> Iterator[None]:
     features = ("AvailableFeatures=a100", "ActiveFeatures=a100")
     scontrol("update", f"NodeName={','.join(cluster.nodes)}", *features)
     yield
+    subprocess.run(["scancel", "--me"], check=True)
     wait_until(lambda: not queue())
     for name in PARTITIONS:
         scontrol("delete", f"PartitionName={name}")
