@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis import metrics, notes
+from analysis import metrics, notes, paper_suites
 from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
@@ -66,6 +66,7 @@ class PerplexityTable(TableExhibit):
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])
         printed = self.select_printed(part)
+        alike = paper_suites.count_by_row(part, self.find_paper_suite(part))
         selection = self.only.get(part.suite, ())
         runs = {run.row: run for run in part.runs if not selection or run.row in selection}
         rows = []
@@ -77,6 +78,8 @@ class PerplexityTable(TableExhibit):
                 title = run.domains[stage].title if stage < len(run.domains) else ""
                 # AP after a stage is of all domains so far
                 if metric is AP and (row, str(stage + 1), title, "AP") not in printed:
+                    same = False
+                if stage >= alike[row] or paper_suites.is_own_text(run, stage):
                     same = False
                 # A method may train nothing in early stages. Then there is no AP, nor is a later
                 # AP+ above anything.
@@ -143,6 +146,7 @@ COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
     Column("log AP⁺", lower=True, digits=3),
+    Column("Forgetting", lower=True, digits=3),
     Column("Bits per byte", lower=True, digits=3),
     Column("Forward transfer", lower=False, digits=3),
     Column("Mean AP", lower=True),
@@ -171,8 +175,10 @@ class LifelongTable(TableExhibit):
         columns = (*COLUMNS, *probe_columns)
         blocks = [self._make_block(part, columns, probes) for part in study.parts]
         about = (
-            "log AP⁺ and transfer in nats, bits per byte a mean over the domains. "
-            "log AP⁺ with the sign turned is backward transfer; forward transfer is how much "
+            "log AP⁺, forgetting and transfer in nats, bits per byte a mean over the domains. "
+            "log AP⁺ with the sign turned is backward transfer; forgetting is how much worse an "
+            "earlier domain is predicted than by the best of the models before (Chaudhry et al. "
+            "2018); forward transfer is how much "
             "better than by its unigram distribution a domain is predicted before its own stage. "
             "Mean AP: over the budget from the second domain on. Seconds and tokens: from the "
             f"begin of the last stage until AP stays at {TARGET}'s final one or below, "
@@ -231,6 +237,7 @@ def _measure(
     have no columns for them.
     """
     names = [domain.name for domain in run.domains]
+    matrix = _make_perplexity_matrix(run)
     end = run.matrix[-1]
     later = curve[curve["stage"] > 0]
     last = _select_last_stage(curve)
@@ -242,8 +249,9 @@ def _measure(
         curve["ap"].iloc[-1],
         curve["ap_plus"].iloc[-1],
         curve["log_ap_plus"].iloc[-1],
+        metrics.compute_forgetting(matrix),
         float(np.mean(bits)),
-        metrics.compute_forward_transfer(_make_perplexity_matrix(run), unigram),
+        metrics.compute_forward_transfer(matrix, unigram),
         metrics.compute_area_under_curve(later["charged"], later["ap"]),
         seconds if curve["timed"].all() else np.nan,
         _find_budget(last, "tokens", target),

@@ -16,6 +16,7 @@ from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import AVERAGE, Exhibit, describe_growth
 from analysis.inference import ERRORS, POWER, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
+from analysis.paper_suites import trains_alike
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import (
@@ -293,7 +294,7 @@ def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
     titles: dict[str, None] = {}
     for table in tables:
         exhibit, block = _find_block(part, load, table)
-        if block != own_block:
+        if block != own_block or not trains_alike(part, own_block):
             titles[repr(exhibit.blocks[block])] = None
     if not titles:
         return []
