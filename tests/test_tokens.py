@@ -302,7 +302,11 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
         (some, few, r"domain 'a': \d+ validation tokens, .* 16 "),
         (few, some, r"domain 'a': \d+ training tokens, .* 16 "),
         (none, some, r"domain 'a': 0 training tokens, .*skipped: {'blank': 2}"),
-        (some, none, r"domain 'a': 0 validation tokens, .*data.sequence_length"),
+        (
+            some,
+            none,
+            r"domain 'a': 0 validation tokens, .*data.sequence_length, data.valid_share or",
+        ),
     ]:
         with pytest.raises(DataError, match=message):
             prepare(
@@ -311,3 +315,7 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
                 DATA,
                 tmp_path / "data",
             )
+
+    ends_early = DATA.model_copy(update={"max_train_tokens": 20})
+    with pytest.raises(DataError, match="validation tokens.*data.max_train_tokens"):
+        prepare([Domain(name="a", train=(str(some),))], SMALL, ends_early, tmp_path / "data")

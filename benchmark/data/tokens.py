@@ -345,11 +345,15 @@ def _prepare_domain(
     valid = _map_ids(folder / "valid.bin", tokenizer)
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
+            causes = ["data.sequence_length", "data.valid_share"]
+            if data.max_train_tokens:
+                # where it is reached, no more text is read for validation either
+                causes.append("data.max_train_tokens")
             raise DataError(
                 f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
                 f"{data.text_length} (documents: {info['documents']:,}, "
                 f"skipped: {info['skipped'] or 'none'}). Add text, or change "
-                "data.sequence_length, data.valid_share or the domain's validation files"
+                f"{', '.join(causes)} or the domain's validation files"
             )
     return DomainTokens(
         name=domain.name,
