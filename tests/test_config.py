@@ -328,3 +328,15 @@ def test_the_page_of_suite_keys_is_current() -> None:
     """Oracle: the settings' own descriptions; every key has one, or rendering fails."""
     page = (ROOT / "docs" / "suite_keys.md").read_text(encoding="utf-8")
     assert page == suite_keys.render(), "run `python -m docs.suite_keys > docs/suite_keys.md`"
+
+
+def test_what_cannot_be_fine_tuned_is_refused_with_the_suite(suite_file) -> None:
+    """By hand: with one domain there is no other whose prompt would be wrong; with two there is."""
+    task = '[[tasks]]\nname = "t"\ndomain = "a"\ntrain = "t"\ndev = "t"\ntest = "t"\n'
+    text = f'{MINIMAL}{task}[finetuning]\nprompts = ["right", "wrong"]\n'
+    assert load_suite(suite_file(text)).finetuning.prompts == ("right", "wrong")
+    one = text.replace(', { name = "b", packages = ["email"] }', "")
+    one = one.replace(", { layers = 2, hidden_size = 128 }", "")
+    with pytest.raises(ConfigError, match="finetuning.prompts: .*wrong"):
+        load_suite(suite_file(one))
+    assert load_suite(suite_file(one.replace(', "wrong"', ""))).tasks

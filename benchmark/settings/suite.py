@@ -392,6 +392,11 @@ class Suite(Settings):
                 raise ValueError(
                     f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}"
                 )
+        if self.tasks and "wrong" in self.finetuning.prompts and len(names) < 2:
+            raise ValueError(
+                "finetuning.prompts: a wrong prompt is another domain's, and there is one domain: "
+                'leave "wrong" out'
+            )
         per_stage: dict[str, Any] = {
             "training.learning_rate": self.training.learning_rate,
             "training.warmup": self.training.warmup,
