@@ -68,7 +68,8 @@ def build_scorecard(study: Study, load: Load) -> Table:
     comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
     if any(comparison.text_variance for comparison in comparisons):
         footnotes.append(
-            "An interval of AP also holds the error that the choice of validation documents brings."
+            "An interval of AP, and its p, also hold the error that the choice of validation "
+            "documents brings."
         )
     for part in study.parts:
         footnotes += _compare_orders(numbers[part.suite], papers[part.suite])
@@ -137,6 +138,8 @@ def _describe_undecided(claims: int, seeds: int) -> str:
     """The sentence in the place of all claims where none can be decided."""
     if not claims:
         return "No run has finished what a claim is about."
+    if not seeds:
+        return f"No seed has two rows that one of {claims} claims is about."
     present = "one seed" if seeds == 1 else f"{seeds} seeds"
     fewest = count_fewest_seeds(2 * claims)
     return (

@@ -370,6 +370,7 @@ class Study:
         seeds = losses.keys() & other_losses.keys()
         changes = defaultdict[str, list[Floats]](list)
         tokens: dict[str, Floats] = {}
+        origins = self._find_sources(suite, row, stage)
         for seed in seeds:
             texts = losses[seed]
             for text, documents in texts.items():
@@ -379,8 +380,22 @@ class Study:
         variances = []
         for text, parts in changes.items():
             change = np.sum(parts, axis=0)
-            variances.append(estimate_document_variance(change, tokens[text]))
+            sources = origins.get(text, ())[: len(change)]
+            is_known = len(sources) == len(change)
+            variance = estimate_document_variance(
+                change, tokens[text], sources if is_known else None
+            )
+            variances.append(variance)
         return sum(variances)
+
+    def _find_sources(self, suite: str, row: str, stage: int) -> dict[str, list[int]]:
+        """By text what each validation document was cut from, where some share that."""
+        for run in self.list_runs(suite):
+            if make_slug(run.row) == make_slug(row) and run.finished > stage:
+                data = find_header(run.stages[stage]).data
+                known = {name: info.get("valid_sources") for name, info in data.items()}
+                return {name: sources for name, sources in known.items() if sources}
+        return {}
 
     def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
         """Of each seed of a row the tokens and nats of each document.

@@ -16,11 +16,12 @@ from msgspec import structs
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, Claim
 from analysis.exhibits import PROMPT_ROWS
-from analysis.inference import find_detectable_mean
+from analysis.inference import estimate_document_variance, find_detectable_mean
 from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, _convert_papers, build_scorecard
 from analysis.study import Study
 from analysis.verdicts import (
+    Comparison,
     Key,
     Measurements,
     Verdict,
@@ -29,7 +30,7 @@ from analysis.verdicts import (
     convert_printed,
     judge,
 )
-from benchmark.records import EvaluationLine, FailedLine
+from benchmark.records import EvaluationLine, FailedLine, StageLine
 from benchmark.settings.names import make_slug
 from benchmark.store import load_runs
 from tests.support import synthetic
@@ -280,6 +281,50 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
         Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study)
     )[:1]
     assert (comparison.stage, comparison.text_variance) == (1, variance)
+    sources = [number // 2 for number in range(count)]  # each source is two documents
+    for run in study.runs:
+        head = run.stages[1][0]
+        assert isinstance(head, StageLine)
+        data = {name: {"valid_sources": sources} for name in domains[:2]}
+        run.stages[1][0] = structs.replace(head, data=data)
+    pairs = [(changes[i] / 2, tokens[i].astype(float)) for i in range(2)]
+    assert study.compute_text_variance("demo", "ELLE", "ER", 1) == pytest.approx(
+        sum(estimate_document_variance(nats, sizes, sources) for nats, sizes in pairs)
+    )
+
+
+def test_the_p_of_ap_holds_the_choice_of_documents():
+    """Oracle: six seeds that agree to 1%, and documents that bring five times as much: p is that of
+    the normal distribution, z = 0.05 / 0.05, and not the floor.
+    """
+    changes = np.array([-0.050, -0.051, -0.049, -0.0505, -0.0495, -0.05])
+    place = {"row": "ELLE", "other": "ER", "stage": 1, "column": "", "changes": changes}
+    alone = Comparison(**place, excess=-changes[None])
+    with_texts = Comparison(**place, excess=-changes[None], text_variance=0.05**2)
+    assert alone.p_values[0] == 0.25**6
+    assert with_texts.p_values[0] == pytest.approx(0.1587, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [("seeds", "no seed has both ELLE and ER"), ("nan", "missing"), ("inf", "diverged")],
+)
+def test_what_cannot_be_decided_has_its_reason(cause, reason):
+    """By hand: seeds of two rows that do not overlap, a number that is not there, a run that
+    diverged, and seeds that are enough.
+    """
+    numbers = Measurements(["WB", "Ns"], {})
+    for seed in range(8):
+        numbers.put("AP", "ER", 1, seed, 10.0 + 0.1 * seed)
+        numbers.put("AP", "ELLE", 1, seed + 8 * (cause == "seeds"), 9.0 + 0.1 * seed**0.5)
+    if cause != "seeds":
+        numbers.put("AP", "ELLE", 1, 3, float(cause))
+    claim = Claim("t", "", ("ELLE",), ("ER",))
+    comparisons = compare(claim, numbers)
+    assert comparisons
+    [verdict] = judge([(claim, comparisons, ())])
+    assert verdict.state == "not decidable" and reason in verdict.reason
+    assert math.isnan(verdict.decidable_from)
 
 
 def test_scorecard_of_synthetic_runs(demo):

@@ -23,7 +23,7 @@ import shutil
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,7 +34,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
-from benchmark.data.documents import DataError, NotHere, Sample
+from benchmark.data.documents import DataError, NotHere, Sample, find_kind
 from benchmark.data.tokenizer import (
     Ids,
     Special,
@@ -78,6 +78,8 @@ class DomainInfo(TypedDict, total=False):
     documents: int
     valid_documents: int  # of these
     valid_bytes: int  # of the validation text
+    # of each validation document the number of what it was cut from, where some share that
+    valid_sources: list[int]
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
@@ -427,6 +429,11 @@ def _join_sources(
     joined: Any = {}
     for name in SUMMED:
         joined[name] = sum(info[name] for info in infos)
+    origins: list[tuple[int, int]] = []
+    for number, info in enumerate(infos):
+        sources = info.get("valid_sources", range(info["valid_documents"]))
+        origins += [(number, source) for source in sources]
+    joined |= _number_sources(origins)
     joined |= {
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(skipped),
@@ -450,7 +457,7 @@ def _write_ids(
         checkpoint = read_json(folder / BEGUN, describe_cure(folder))
     early_end = data.max_train_tokens or sys.maxsize
     room = early_end - checkpoint["bytes"] // tokenizer.dtype.itemsize
-    valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
+    valid: Sample[tuple[Ids, int, str]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped = Counter[str]()
     text_hash = hashlib.sha256()
     count = bytes_read = train_documents = train_bytes = 0
@@ -474,7 +481,10 @@ def _write_ids(
                 skipped[BEYOND] += 1
             else:
                 size = len(ids) if data.max_valid_tokens else len(text)
-                valid.add((ids, len(text)), size, zlib.crc32(text))
+                # parts between blank lines are documents by themselves
+                is_alone = domain.cut_at_blank_lines and find_kind(Path(document.source)) == ".txt"
+                source = f"{count}" if is_alone else document.source
+                valid.add((ids, len(text), source), size, zlib.crc32(text))
             if count == checkpoint["documents"] and text_hash.hexdigest() != checkpoint["sha256"]:
                 break
             reports = bytes_read // REPORT_EVERY
@@ -489,13 +499,24 @@ def _write_ids(
         return _write_ids(domain, tokenizer, data, place, folder)
     skipped[BEYOND] += valid.dropped
     valid_items = valid.list_items()
-    return {
+    info: DomainInfo = {
         "documents": train_documents + len(valid_items),
         "valid_documents": len(valid_items),
         "valid_bytes": _write_valid(valid_items, tokenizer, data.max_valid_tokens, folder),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted((+skipped).items())),
     }
+    return {**info, **_number_sources([source for _, _, source in valid_items])}
+
+
+def _number_sources(sources: Sequence[Hashable]) -> DomainInfo:
+    """The `valid_sources` of documents, nothing where each is of a source of its own."""
+    numbers: dict[Hashable, int] = {}
+    for source in sources:
+        numbers.setdefault(source, len(numbers))
+    if len(numbers) == len(sources):
+        return {}
+    return {"valid_sources": [numbers[source] for source in sources]}
 
 
 def _write_checkpoint(folder: Path, file: IO[bytes], documents: int, sha256: str) -> None:
@@ -507,7 +528,7 @@ def _write_checkpoint(folder: Path, file: IO[bytes], documents: int, sha256: str
 
 
 def _write_valid(
-    items: Sequence[tuple[Ids, int]],
+    items: Sequence[tuple[Ids, int, str]],
     tokenizer: TextTokenizer,
     max_tokens: int | None,
     folder: Path,
@@ -516,7 +537,7 @@ def _write_valid(
     valid_bytes = 0
     room = max_tokens or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
-        for ids, size in items:
+        for ids, size, _ in items:
             part = ids[:room]
             room -= len(part)
             file.write(part.tobytes())

@@ -3,8 +3,11 @@ results/small_models_begun_well/compare_rows.py`.
 
 Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95%
 interval, and the two-sided p-value of docs/statistics.md, corrected together with all others of its
-table that have run (Holm). Where the losses of validation documents are recorded, the interval
-holds the choice of them too.
+table that have run (Holm). Where the losses of validation documents are recorded, the interval and
+p hold the choice of them too.
+
+A verdict is lower or higher with p up to 0.05. Else it is "within 3%" where two one-sided tests
+say so, which are of this comparison alone (WITHIN), or not decided.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ import pandas as pd
 from msgspec import structs
 
 import run_all
-from analysis.inference import ERRORS, compute_interval, compute_one_sided_p, correct_by_holm
+from analysis.inference import (
+    compute_interval,
+    compute_sameness_p,
+    compute_two_sided_p,
+    correct_by_holm,
+    name_change,
+)
 from analysis.study import Study
 from benchmark.jobs.study import Archives, lay_out, read_archives
 
@@ -74,8 +83,9 @@ HEADS = (
     "Change (95% interval)",
     "Seeds",
     "p",
-    "p < 0.05",
+    "Verdict",
 )
+WITHIN = 0.03  # of AP, up and down: a change that is no finding of this study
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,7 @@ class Change:
 
     ap: pd.DataFrame  # of both rows, a line a seed
     ratios: np.ndarray  # logarithms, one a seed
+    shared: float  # the variance of their mean by the choice of validation documents
     mean: float  # of the ratio, less 1; `low` and `high` too
     low: float
     high: float
@@ -99,30 +110,33 @@ def compare(study: Study, first: str, second: str) -> Change | None:
     ratios = np.log((both[first] / both[second]).to_numpy())
     shared = study.compute_text_variance(study.suites[0], first, second, last)
     mean, low, high = np.expm1([ratios.mean(), *compute_interval(ratios, shared)])
-    return Change(both, ratios, mean, low, high)
+    return Change(ap=both, ratios=ratios, shared=shared, mean=mean, low=low, high=high)
 
 
 def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study]) -> list[list[str]]:
     """The cells of a table's lines: a line for each pair of rows, and size, that at least two seeds
     of a suite have.
     """
-    lines, p_values = [], []
+    lines = []
+    changes = []
     sizes = SIZES if pairs is not OF_57K else SIZES[:1]
     for (budget, study), size, pair in itertools.product(studies.items(), sizes, pairs):
         first, second = (row.format(size) for row in pair)
         change = compare(study, first, second)
         if change is None:
             continue
-        above, below = compute_one_sided_p(change.ratios[:, None])
-        p_values.append(2 * min(above[0], below[0]))
+        changes.append(change)
         values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
         shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
         lines.append([budget, size, f"{first} / {second}", values, shown, str(len(change.ap))])
+    bound = np.log1p(WITHIN)
+    p_values = [compute_two_sided_p(change.ratios, change.shared) for change in changes]
     corrected = correct_by_holm(np.array(p_values))
-    return [
-        [*line, f"{p:.2g}", "yes" if p < ERRORS else ""]
-        for line, p in zip(lines, corrected, strict=True)
-    ]
+    for line, change, p in zip(lines, changes, corrected, strict=True):
+        p_same = compute_sameness_p(change.ratios, bound, change.shared)
+        verdict = name_change(change.mean, p, p_same, f"{WITHIN:.0%}")
+        line += [f"{p:.2g}", verdict]
+    return lines
 
 
 def open_suites(archives: Archives, suites: Iterable[str]) -> dict[str, Study]:
