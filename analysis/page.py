@@ -226,7 +226,6 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
         lines = [
             *notes.collect_notes(part),
             *notes.note_leaks(part),
-            *notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"]),
         ]
         pairs += [(where, line) for line in lines]
     return pairs

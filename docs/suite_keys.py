@@ -18,12 +18,12 @@ INTRODUCTION = """\
 <!-- rendered by `python -m docs.suite_keys`; change the settings' descriptions, not this page -->
 
 A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes
-over all of another suite: give only what differs. Paths, that of `extends` too, are relative to the
-file in which they stand. `${NAME}` in any text is taken from the environment, and a path that
-begins with it is as it stands there. `--set data.memory_tokens=1000` on the command line overrides
-one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this name; so does `set` of a
-row, for that row alone. A key that is not listed here is an error. The options of a method are the
-fields of its class in `methods/`."""
+over all of another suite: give only what differs. Paths, that of `extends` too, are relative to
+the file in which they stand. `${NAME}` in a path, and in no other text, is taken from the
+environment. A path that begins with it is as it stands there. `--set data.memory_tokens=1000` on
+the command line overrides one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this
+name; so does `set` of a row, for that row alone. A key that is not listed here is an error. The
+options of a method are the fields of its class in `methods/`."""
 
 TYPES = {
     "integer": "whole number",

@@ -187,13 +187,14 @@ def write_report(
 def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, view: View) -> None:
     """Print the first table, and the names of the other exhibits."""
     from analysis.exhibits import TableExhibit
-    from analysis.notes import warn_of_baselines, warn_of_counting
+    from analysis.notes import note_edited_code, warn_of_baselines, warn_of_counting
     from analysis.tables import to_text
 
     first = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
     if first:
         table = first.build(study, view)
-        for warning in (*warn_of_counting(study), *warn_of_baselines(study)):
+        edited = [note for part in study.parts for note in note_edited_code(part.stages)]
+        for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
             print(f"! {warning}")
         print(to_text(dataclasses.replace(table, notes=(), warnings=())))
         suffix = "" if view == "ours" else ".both"

@@ -127,6 +127,23 @@ def test_environment_variables(suite_file, monkeypatch) -> None:
     assert load_suite(path).domains[0].train == ("/data/x.txt",)
 
 
+def test_the_environment_stands_in_paths_alone(suite_file, monkeypatch, tmp_path) -> None:
+    """Oracle: a secret of the environment, which no other text of a suite that somebody handed out
+    may print: titles, names, or what jobs are called with.
+    """
+    monkeypatch.setenv("SOME_TOKEN", "s3cret")
+    monkeypatch.setenv("SOME_DATA", "/data")
+    text = MINIMAL.replace('"T"', '"${SOME_TOKEN}"')
+    text = text.replace('name = "a"', 'name = "a", title = "${SOME_TOKEN}"')
+    text += "[slurm]\npartition = '${SOME_TOKEN}'\n[[rows]]\nname = 'r'\nmethod = 'er'\n"
+    text += "[rows.set]\n'tokenizer.folder' = '${SOME_DATA}/bpe'\n"
+    suite = load_suite(suite_file(text))
+    assert "s3cret" not in suite.model_dump_json()
+    assert suite.title == suite.domains[0].title == "${SOME_TOKEN}"
+    runs = expand(suite, methods.list_rows(suite), [0])
+    assert [run.tokenizer.folder for run in runs] == [None, "/data/bpe"]
+
+
 def test_rows_override_and_share_nothing_else(suite_file) -> None:
     """Oracle: two rows of one method; the second has another memory and other options, hence
     another id.

@@ -503,3 +503,21 @@ def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
     assert [line for line in lines if line.startswith("also")] == [
         f"also in {tmp_path}: units, trend_ap"
     ]
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx"])
+def test_no_cell_of_a_csv_is_a_formula(name):
+    """By OWASP's list of what spreadsheets compute, in names and texts. Numbers stay."""
+    column = Column(name, name)
+    rows = (
+        TableRow(name, (Cell(text=name),)),
+        TableRow("x", (Cell(text="+1.2%"),)),
+        TableRow("y", (Cell(text="-3.0% to +0.5%", printed="-0.49"),)),
+        TableRow("z", (Cell((-1.5,)),)),
+    )
+    table = Table("t", "t", "c", name, (column,), (Block(name, rows),))
+    lines = list(csv.reader(io.StringIO(to_csv(table))))
+    assert lines[0][2] == f"'{name}"
+    assert lines[1][1:5] == [f"'{name}"] * 4 and lines[1][-3] == f"'{name}"
+    assert lines[2][-3] == "+1.2%" and lines[3][-3:-1] == ["-3.0% to +0.5%", "-0.49"]
+    assert lines[4][5] == "-1.5"

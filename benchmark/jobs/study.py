@@ -310,6 +310,11 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
         archives = read_archives(folder)
         out = Path(scratch) / REPORT
         check_suites(folder, suites, [archive.name.rpartition("-s")[0] for archive in archives])
+        if not archives:
+            raise ResultsError(
+                f"{folder}: nothing to verify: {folder / RECORDS} holds no *.tar.gz; `collect` "
+                "puts records there"
+            )
         for suite, configs in suites:
             store = lay_out(archives, Path(scratch) / "runs" / suite.name, [suite.name])
             runs = load_runs(store.root, suite.name)

@@ -60,8 +60,8 @@ def load_suite(
 
     `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending.
     `words`: those of a command line that stand for it. A suite may say `extends = "other"` and give
-    only what differs. `${NAME}` in any string is taken from the environment. Paths are relative to
-    the file in which they stand. Raises ConfigError.
+    only what differs. `${NAME}` in a path is taken from the environment. Paths are relative to the
+    file in which they stand. Raises ConfigError.
     """
     place = f"suite {name!r}"
     content, built_in = _read(name)
@@ -222,6 +222,11 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     built_in = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content, built_in
+    if not isinstance(base, str):
+        raise ConfigError(
+            f"{path}: extends = {json.dumps(base, default=str)[:80]}: give the name of a suite, or "
+            "the path of a file, as text"
+        )
     base_name = str(path.parent / base) if base.endswith(".toml") else base
     try:
         inherited, base_built_in = _read(base_name)
@@ -314,13 +319,17 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
 
 
 def _expand(value: Any, place: str, key: str = "") -> Any:
-    """Values with the environment's.
+    """Values whose paths have the environment's.
 
-    Raises ConfigError for a variable that is not set, and for a torn line.
+    Other texts stay as they are: titles are printed, and whoever hands out a suite would learn what
+    stands in the environment. Raises ConfigError for a variable that is not set, and for a torn
+    line.
     """
     if isinstance(value, dict):
+        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
         return {
-            name: _expand(inner, place, f"{key}.{name}".strip(".")) for name, inner in value.items()
+            name: _expand(inner, place, f"{prefix}{name}".strip("."))
+            for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [_expand(inner, place, key) for inner in value]
@@ -334,7 +343,7 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
             )
         return os.environ[match[1]]
 
-    text = re.sub(r"\$\{(\w+)\}", read_variable, value)
+    text = re.sub(r"\$\{(\w+)\}", read_variable, value) if key in PATHS else value
     torn = BREAKS.search(text)
     if torn:
         raise ConfigError(
