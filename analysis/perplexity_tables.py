@@ -176,9 +176,9 @@ class LifelongTable(TableExhibit):
         blocks = [self._make_block(part, columns, probes) for part in study.parts]
         about = (
             "log AP⁺, forgetting and transfer in nats, bits per byte a mean over the domains. "
-            "log AP⁺ with the sign turned is backward transfer; forgetting is how much worse an "
+            "log AP⁺ with the sign turned is backward transfer. Forgetting is how much worse an "
             "earlier domain is predicted than by the best of the models before (Chaudhry et al. "
-            "2018); forward transfer is how much "
+            "2018). Forward transfer is how much "
             "better than by its unigram distribution a domain is predicted before its own stage. "
             "Mean AP: over the budget from the second domain on. Seconds and tokens: from the "
             f"begin of the last stage until AP stays at {TARGET}'s final one or below, "
