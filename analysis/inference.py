@@ -82,8 +82,8 @@ def estimate_document_variance(
     all share one, they are drawn from it one by one.
     """
     if sources is not None and len(set(sources)) > 1:
-        nats = np.bincount(sources, nats)
-        tokens = np.bincount(sources, tokens)
+        nats = np.bincount(sources, nats).astype(float)
+        tokens = np.bincount(sources, tokens).astype(float)
     documents = len(nats)
     if documents < 2:
         return math.nan

@@ -5,6 +5,7 @@ synthetic runs.
 import dataclasses
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -298,9 +299,8 @@ def test_the_p_of_ap_holds_the_choice_of_documents():
     the normal distribution, z = 0.05 / 0.05, and not the floor.
     """
     changes = np.array([-0.050, -0.051, -0.049, -0.0505, -0.0495, -0.05])
-    place = {"row": "ELLE", "other": "ER", "stage": 1, "column": "", "changes": changes}
-    alone = Comparison(**place, excess=-changes[None])
-    with_texts = Comparison(**place, excess=-changes[None], text_variance=0.05**2)
+    alone = Comparison("ELLE", "ER", 1, "", changes, -changes[None])
+    with_texts = replace(alone, text_variance=0.05**2)
     assert alone.p_values[0] == 0.25**6
     assert with_texts.p_values[0] == pytest.approx(0.1587, abs=0.001)
 
