@@ -389,7 +389,7 @@ def note_edited_code(stages: pd.DataFrame) -> list[str]:
     Of what is recorded the hash of the sources counts, if there is one: commits may differ in
     other files.
     """
-    states = stages["code"].str.rpartition("+")[2]
+    states = stages["code"].map(lambda code: code.rpartition("+")[2])
     rows_by_state = stages.groupby(states, sort=False)["row"].unique()
     if len(rows_by_state) < 2:
         return []
