@@ -55,7 +55,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     if options.seeds:
         overrides["seeds"] = list(options.seeds)
     suite = load_suite(name, overrides, repeat_options(options, name))
-    return suite, methods.list_runs(suite, options.methods)
+    runs = methods.list_runs(suite, options.methods)
+    executors.check_sections(suite, runs)
+    return suite, runs
 
 
 def say(lines: Iterable[str]) -> int:

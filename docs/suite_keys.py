@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmark.jobs import executors
+from benchmark.settings.names import list_executor_names
 from benchmark.settings.suite import Suite
 
 INTRODUCTION = """\
@@ -43,6 +45,14 @@ def render() -> str:
     suite = Suite.model_json_schema()
     suite["required"].remove("name")  # a file that does not say it has its own
     del suite["properties"]["tuned"]  # nobody writes it by hand
+    for name in list_executor_names():
+        if settings := executors.find(name).settings:
+            section = settings.model_json_schema()
+            suite["$defs"] |= {**section.pop("$defs"), section["title"]: section}
+            suite["properties"][name] = {
+                "$ref": f"#/$defs/{section['title']}",
+                "description": f"what jobs ask of `--executor {name}`",
+            }
     sections = list(_find_sections("", suite, suite["$defs"]))
     places: dict[str, list[str]] = {}  # by kind of section
     for place, schema in sections:

@@ -174,6 +174,13 @@ def test_what_trains_reads_no_clock() -> None:
     assert read <= READS_A_CLOCK
 
 
+def test_only_its_executor_names_a_cluster() -> None:
+    """Oracle: the words of Slurm, in all files outside of its folder."""
+    for path in FILES.values():
+        if "slurm" not in path.parts:
+            assert not re.search(r"slurm|scancel|squeue", path.read_text(), re.I), path
+
+
 def test_no_test_file_imports_another() -> None:
     """What tests share stands in tests/support. Programs that a test holds as text count."""
     for path in (ROOT / "tests").rglob("*.py"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import methods
+from benchmark.jobs import executors
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import list_suite_names
@@ -287,11 +288,11 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
 
 
 def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
-    """Oracle: the rule: what all rows share cannot be a row's own."""
+    """Oracle: the rule: what all rows share cannot be a row's own, nor what all jobs share."""
     for key, value in (
         ("order", '"permute"'),
         ("slurm.array_parallelism", "2"),
-        ("slurm.report.time", "2"),
+        ("slurm.report", "{ time = 5 }"),
     ):
         suite = load_suite(
             suite_file(
@@ -299,7 +300,7 @@ def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
             )
         )
         with pytest.raises(ConfigError, match=f"row 'x': '{key}' .*all rows"):
-            expand(suite, methods.list_rows(suite), [0])
+            executors.check_sections(suite, expand(suite, methods.list_rows(suite), [0]))
 
 
 def test_orders_of_domains(suite_file) -> None:

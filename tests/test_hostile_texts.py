@@ -16,8 +16,8 @@ from submitit.slurm.slurm import _make_sbatch_string
 import methods
 import paper_tables
 from benchmark.errors import UserError
+from benchmark.jobs.executors.slurm.settings import JobKind, Slurm
 from benchmark.settings.load import load_suite
-from benchmark.settings.slurm import JobKind, Slurm
 from tests.support import synthetic
 
 HOSTILE = "=1+1|../../up<script>x</script>\\input{x}`x`$(x)'\"*x*;x"

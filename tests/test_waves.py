@@ -27,6 +27,8 @@ from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.pool import do_unit
 from benchmark.jobs.work import Train, Worker
 from benchmark.locks import JOB, Lease
+from benchmark.settings import names
+from benchmark.settings.names import list_executor_names
 from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support.fake_slurm import FakeSlurm
@@ -41,6 +43,7 @@ import torch
 
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.work import Worker
+from benchmark.settings.base import Settings
 from benchmark.training.processes import World
 
 
@@ -55,7 +58,11 @@ def describe(plan):
     return [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units]
 
 
-EXECUTOR = Executor(describe, execute, count_gpus=lambda suite, run: 3.0)
+class Toy(Settings):
+    gpus: int = 3
+
+
+EXECUTOR = Executor(describe, execute, Toy, count_gpus=lambda suite, run: 3.0)
 '''
 
 
@@ -146,10 +153,14 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
 def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: the plan: no other file of the project is touched."""
     (tiny.folder / "toy.py").write_text(TOY)
-    inside = executors.list_names()
+    inside = list_executor_names()
     monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(tiny.folder)])
-    assert executors.list_names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
-    assert tiny.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
+    monkeypatch.setattr(names, "EXECUTOR_FOLDERS", executors.__path__)
+    assert list_executor_names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
+    dry_run = ("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds")
+    assert tiny.call(*dry_run, "--set", "toy.gpus=x") == 2
+    assert "[toy]: gpus: " in capsys.readouterr().err
+    assert tiny.call(*dry_run, "--set", "toy.gpus=2") == 0
     told = capsys.readouterr().out
     assert "  toy: tiny:stages-wood-of-naive-s0\n  toy: tiny:train-naive-s0\n" in told
     assert f"{480 * 3 / 3600:,.1f} GPU-hours" in told

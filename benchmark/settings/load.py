@@ -17,9 +17,14 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmark.settings.base import ConfigError, Settings, digest, validate
-from benchmark.settings.names import ROOT, SUITES, list_suite_names
-from benchmark.settings.slurm import OF_ALL_ROWS
+from benchmark.settings.base import (
+    ConfigError,
+    Settings,
+    describe_unknown_key,
+    digest,
+    validate,
+)
+from benchmark.settings.names import ROOT, SUITES, list_executor_names, list_suite_names
 from benchmark.settings.suite import Row, RunConfig, Size, Suite
 
 if sys.version_info >= (3, 11):
@@ -27,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
+SITE = ROOT / "site.toml"  # one's own defaults of what jobs ask of executors
 # what each run takes from its suite
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
@@ -70,6 +75,10 @@ def load_suite(
         content = _merge(_read_site(), content)
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
+    choices = sorted([*Suite.model_fields, *list_executor_names()])
+    for key in content:
+        if key not in choices:
+            raise ConfigError(f"{place}: {key}: {describe_unknown_key(key, choices)}")
     content.setdefault("name", Path(name).stem)
     suite = validate(Suite, list_rungs(_expand(content, place), place), place)
     suite._called = shlex.join(words)
@@ -98,18 +107,16 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     Row names are resolved already (see `methods.list_rows`). Raises ConfigError for a row's
     override that breaks the suite's rules, or is of a key that no run has.
     """
-    sections = (*SHARED, "slurm")
-    shared = suite.model_dump_json(include={*sections})
+    keys = (*SHARED, *list_executor_names())
+    shared = suite.model_dump_json(include={*keys})
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(shared)
         for key, value in row.set.items():
-            section, _, inner = key.partition(".")
-            is_of_all_rows = section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)
-            if section not in sections or is_of_all_rows:
+            if key.partition(".")[0] not in keys:
                 raise ConfigError(
                     f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set "
-                    f"{', '.join(SHARED)} and slurm (of that no {', '.join(OF_ALL_ROWS)})"
+                    f"{', '.join(keys)}"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
         # through Suite, so that a row's overrides are held against the same rules
@@ -129,7 +136,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                 seed=seed,
                 tasks=suite.tasks,
                 tuned=suite.tuned,
-                slurm=None if checked.slurm == suite.slurm else checked.slurm,
+                sections=checked.sections,
                 **resolved,
             )
             runs.append(run)
@@ -233,15 +240,17 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _read_site() -> dict[str, Any]:
-    """The site file: a `[slurm]` section.
+    """The site file: sections of executors.
 
     Nothing else may be in it, for it must not change results.
     """
     content, _ = _read(str(SITE))
-    wrong_keys = ", ".join(content.keys() - {"slurm"})
+    names = list_executor_names()
+    wrong_keys = ", ".join(content.keys() - {*names})
     if wrong_keys:
         raise ConfigError(
-            f"{SITE}: only a [slurm] section may be here, not {wrong_keys}: put it into a suite"
+            f"{SITE}: only sections of executors ({', '.join(names)}) may be here, not "
+            f"{wrong_keys}: put it into a suite"
         )
     return content
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     PositiveFloat,
     PrivateAttr,
@@ -32,7 +33,6 @@ from benchmark.settings.base import Moment, Seeds, Settings, ShareOfPhase, diges
 from benchmark.settings.names import check_architecture, find_equal_labels, make_row_slug
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
-from benchmark.settings.slurm import Slurm
 from benchmark.settings.tasks import Evaluate, Finetuning, Task
 from benchmark.settings.texts import Domain, Replay
 from benchmark.settings.units import UNITS, Work
@@ -307,6 +307,8 @@ class Suite(Settings):
     leaves out names that stand beside it. Studies name each method.
     """
 
+    model_config = ConfigDict(extra="allow")  # sections of executors, see load
+
     name: str = Field(
         pattern=r"^[^\s./\\-][^/\\]*$",
         max_length=100,
@@ -344,7 +346,6 @@ class Suite(Settings):
     tasks: tuple[Task, ...] = Field((), description="downstream tasks")
     finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
     evaluate: Evaluate = Field(Evaluate(), description="tasks without fine-tuning")
-    slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Tuned | None = Field(
         None, description="how a search chose the rows' options; `tune` writes it"
     )
@@ -360,6 +361,11 @@ class Suite(Settings):
     def built_in(self) -> tuple[str, ...]:
         """The names of suites of `benchmark/suites/` that it is or extends, the nearest first."""
         return self._built_in
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """What jobs ask of executors, by their names; each executor checks its own."""
+        return self.model_extra or {}
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Suite:
@@ -435,8 +441,8 @@ class RunConfig(Settings):
         exclude_if=not_,
         description="of the domains in the suite's list, where they have another order",
     )
-    slurm: Slurm | None = Field(
-        None, description="what its row asks of a cluster; no part of the run's identity"
+    sections: dict[str, Any] = Field(
+        {}, description="what it asks of executors, by their names; no part of its identity"
     )
 
     @property
@@ -502,7 +508,7 @@ class RunConfig(Settings):
         if self.model.init == "fixed":
             model.add("init")
         leave_out: dict[str, Any] = {
-            **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
+            **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "sections"), True),
             **dict.fromkeys(("domains", "probes"), texts),
             "tokenizer": {"folder"},
             "data": data,
@@ -523,7 +529,7 @@ class RunConfig(Settings):
             method=self.method,
             options=self.options,
             seed=self.seed,
-            config=self.model_dump(mode="json", exclude={"tasks", "slurm"}),
+            config=self.model_dump(mode="json", exclude={"tasks", "sections"}),
             tasks=[task.model_dump(mode="json") for task in self.tasks],
             domains=[Titled(domain.name, domain.label) for domain in self.domains],
             probes=[Titled(probe.name, probe.label) for probe in self.probes],

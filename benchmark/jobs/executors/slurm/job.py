@@ -30,11 +30,11 @@ from benchmark.files import write_json
 from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
+from benchmark.jobs.executors.slurm.settings import find_section
 from benchmark.jobs.pool import Slot, StopSignals, list_physical_cores, make_slots, work_through
 from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
-from benchmark.settings.slurm import find_section
 from benchmark.training.processes import (
     NODE,
     Sources,
