@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import methods
+from benchmark import cancel
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.instruments.kills import Killed
 from benchmark.models import load
@@ -96,8 +97,8 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
     ladder = {"ladder": config.model.ladder[:1] * 3}
     config = config.model_copy(update={"model": config.model.model_copy(update=ladder)})
     calls = iter(range(1000))
-    with pytest.raises(Killed):
-        tiny.make_run(config, "run", lambda: next(calls) == 17 and kill()).train()
+    with pytest.raises(Killed), cancel.heed(lambda: next(calls) == 17 and kill()):
+        tiny.make_run(config, "run").train()
     run = tiny.make_run(config, "run")
     run.train()
     noted = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)

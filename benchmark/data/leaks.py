@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, DomainTokens, Place, Poll, describe_cure
+from benchmark.data.tokens import Corpus, DomainTokens, Place, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain
@@ -42,7 +42,6 @@ def find_leaks(
     suspects: Mapping[str, Text],
     texts: Mapping[str, Text],
     folder: Path,
-    poll: Poll = lambda waits: None,
 ) -> Found:
     """The documents of each of `suspects` that nearly stand in each of `texts`.
 
@@ -62,8 +61,7 @@ def find_leaks(
     suspect_keys = [key for key, _ in suspects.values()]
     for name, (key, read) in texts.items():
         identity = digest([FORMAT, key, suspect_keys])
-        place = Place(folder, poll=poll)
-        answer = place.make_once("copies", identity, partial(make, read))
+        answer = Place(folder).make_once("copies", identity, partial(make, read))
         content = read_json(answer / "copies.json", describe_cure(answer))
         copies[name] = dict(zip(suspects, content["copies"], strict=True))
     return copies
@@ -79,16 +77,14 @@ def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
     return texts
 
 
-def find_validation_leaks(
-    corpus: Corpus, learned: Sequence[Domain], folder: Path, poll: Poll = lambda waits: None
-) -> Found:
+def find_validation_leaks(corpus: Corpus, learned: Sequence[Domain], folder: Path) -> Found:
     """The documents of validation text that nearly stand in training text.
 
     It is the text of each domain and probe.
     """
     suspects = _list_validation_texts((*corpus.domains, *corpus.probes))
     texts = list_learned(corpus, learned)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder, poll)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder)
 
 
 def find_shared_documents(corpus: Corpus, folder: Path) -> Found:

@@ -33,6 +33,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from benchmark import cancel
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, NotHere, Sample
 from benchmark.data.tokenizer import (
@@ -69,7 +70,6 @@ BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left 
 # of a domain: documents that were read, a hash of their text, and bytes of train.bin
 NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
 Say = Callable[[str], None]
-Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
 
 class DomainInfo(TypedDict, total=False):
@@ -156,18 +156,19 @@ class Unprepared(Exception):
 class Place:
     """A folder of prepared data, and how it is made.
 
-    `report` is told of the making, `poll` may end it, and `makes` says whether anything is made.
+    `report` is told of the making, and `makes` says whether anything is made. What another process
+    makes is waited for where this one `waits`.
     """
 
     folder: Path
     report: Say = lambda line: None
     makes: bool = True
-    poll: Poll = lambda waits: None
+    waits: bool = True
 
     def make_once(self, kind: str, identity: str, make: Callable[[Path], None]) -> Path:
         """A folder, filled by `make` if it is not there.
 
-        One process makes it while others wait, all of it or nothing.
+        One process makes it while others wait, all of it or nothing. Raises Stopped, and Taken.
         """
         folder = self.folder / kind / identity
         if folder.exists():
@@ -180,7 +181,7 @@ class Place:
         def report_wait() -> None:
             self.report(f"waiting for {lease.name_owner()}, which prepares {folder}")
 
-        lease.acquire(report_wait, lambda: self.poll(True))
+        lease.acquire(report_wait, lambda: cancel.check_wait(self.waits))
         try:
             if not folder.exists():
                 with replace_folder(folder) as unfinished:
@@ -206,17 +207,17 @@ def prepare(
     probes: Sequence[Domain] = (),
     start: Path | None = None,
     *,
-    poll: Poll = lambda waits: None,
     makes: bool = True,
+    waits: bool = True,
 ) -> Corpus:
     """Tokenise what `folder` lacks and open it. Safe in several processes at once, and to kill.
 
     `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the
-    number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll`
-    raises, after which another call goes on. Raises Unprepared, with nothing made, if something is
-    not there and `makes` is false.
+    number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and Stopped, after
+    which another call goes on. Raises Taken where another process makes something and this one does
+    not wait, and Unprepared, with nothing made, if something is not there and `makes` is false.
     """
-    place = Place(folder, progress, makes, poll)
+    place = Place(folder, progress, makes, waits)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
     sources = {
@@ -297,7 +298,7 @@ def _train(
             size = config.sample_bytes // len(domain.parts)
             sample: list[str] = []
             for part in domain.parts:
-                sample += _sample_texts(part, data.valid_share, size, place.poll)
+                sample += _sample_texts(part, data.valid_share, size)
             write_json(file, {"texts": sample})
             write_json(folder / BEGUN, {})
         texts += read_json(file, f"remove {folder}")["texts"]
@@ -313,12 +314,12 @@ def _train(
     bpe.save(str(folder / "tokenizer.json"))
 
 
-def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
+def _sample_texts(domain: Domain, valid_share: float, size: int) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
     sample: Sample[str] = Sample(size)
     bytes_read = 0
     for document in corpus.read(domain, valid_share, Counter()):
-        poll(False)
+        cancel.check()
         if document.split == "train":
             text = document.text.encode()
             sample.add(document.text, len(text), zlib.crc32(text))
@@ -454,7 +455,7 @@ def _write_ids(
         file.truncate(checkpoint["bytes"])
         documents = corpus.read(domain, data.valid_share, skipped)
         for document, ids in encode_documents(tokenizer, documents, checkpoint["documents"]):
-            place.poll(False)
+            cancel.check()
             if document.split == "train" and count >= checkpoint["documents"] and not room:
                 break
             count += 1
@@ -547,12 +548,12 @@ def prepare_corpus(
     progress: Say = lambda line: None,
     check: bool = True,
     makes: bool = True,
-    poll: Poll = lambda waits: None,
+    waits: bool = True,
 ) -> Corpus:
     """The run's corpus, of which missing texts are tokenised.
 
-    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
-    `prepare`. Raises DataError, and Unprepared as `prepare` does.
+    `check`: hold all ids against their checksums first, which raises DamagedFile. Raises else what
+    `prepare` does.
     """
     prepared = prepare(
         config.domains,
@@ -562,8 +563,8 @@ def prepare_corpus(
         progress,
         config.probes,
         Path(config.start.folder) if config.start else None,
-        poll=poll,
         makes=makes,
+        waits=waits,
     )
     if check:
         for text in (*prepared.domains, *prepared.probes):

@@ -45,7 +45,6 @@ from benchmark.training.stream import Stream
 MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
 Texts = Sequence[Sequence[int]]  # ids
 Parts = list[list[int]]  # ids of a text, or of text and pair
-Asked = Callable[[], bool]  # whether to stop
 # the domain of each of R texts without `<s>`, as an index of the stream
 Pick = Callable[[Texts], list[int]]
 
@@ -65,16 +64,13 @@ class SavedModel:
     Each time starts from the folder.
     """
 
-    def __init__(
-        self, folder: Path, final: bool = True, asked_to_stop: Asked = lambda: False
-    ) -> None:
+    def __init__(self, folder: Path, final: bool = True) -> None:
         """`final`: whether it has met the whole stream.
 
-        `domains` is the stream as far as it has met it. `asked_to_stop` is for who scores it.
-        Raises ConfigError when `folder` holds no model of this benchmark.
+        `domains` is the stream as far as it has met it. Raises ConfigError when `folder` holds no
+        model of this benchmark.
         """
         self.folder = Path(folder)
-        self.asked_to_stop = asked_to_stop
         check_files(self.folder)
         read_configuration(self.folder)
         self.config = AutoConfig.from_pretrained(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from benchmark.cancel import Stopped, Taken
 from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
 from benchmark.settings.suite import RunConfig, Suite, Suites
@@ -46,12 +47,10 @@ class Measure(Protocol):
 class Worker:
     """Who does a unit.
 
-    It has its processes, knows whether it is to stop, and whether it waits for what somebody else
-    has.
+    It has its processes, and waits for what somebody else has, or leaves it.
     """
 
     world: World
-    asked_to_stop: Callable[[], bool] = lambda: False
     waits: bool = True
 
 
@@ -137,11 +136,9 @@ class Prepare(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.data.tokens import prepare_corpus
-        from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        poll = make_poll(worker.asked_to_stop, worker.waits)
-        prepare_corpus(self.config, self.store, say, poll=poll)
+        prepare_corpus(self.config, self.store, say, waits=worker.waits)
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,6 @@ class Train(Unit):
     polls = True
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.training.processes import Stopped, Taken
         from benchmark.training.progress import ProgressLine
         from benchmark.training.run import Run, record_failure
 
@@ -188,7 +184,7 @@ class Train(Unit):
         method = lambda: self.build(config.method, config.options)  # noqa: E731
         run = None
         try:
-            run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
+            run = Run(config, method, store, world, line, worker.waits)
             run.train(self.last_stage)
         except Taken:
             raise
@@ -239,16 +235,14 @@ class Score(Unit):
         if select_tasks(suite, final):
             tasks = load_tasks(suite, store)
             try:
-                scores = score_stage(
-                    suite, config, self.stage, tasks, store, line.say_briefly, worker.asked_to_stop
-                )
+                scores = score_stage(suite, config, self.stage, tasks, store, line.say_briefly)
                 line.say(scores, is_news=False)
             except NotScored as error:
                 failure = error
         if suite.evaluate.tasks:
             from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
-            scores = evaluate_stage(suite, config, self.stage, store, worker.asked_to_stop)
+            scores = evaluate_stage(suite, config, self.stage, store)
             line.say(scores, is_news=False)
         if failure:
             raise failure

@@ -25,6 +25,7 @@ import torch
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
+from benchmark.cancel import Stopped, Taken
 from benchmark.errors import UserError
 from benchmark.files import write_json
 from benchmark.interpreters import set_up_to_compute
@@ -38,8 +39,6 @@ from benchmark.models.devices import find_accelerators
 from benchmark.training.processes import (
     NODE,
     Sources,
-    Stopped,
-    Taken,
     World,
     find_machine_name,
     join,
@@ -106,7 +105,7 @@ class Task:
                         "check driver and torch"
                     )
                 with join() as world:
-                    self._work(Worker(world, signals, waits=False))
+                    self._work(Worker(world, waits=False))
         except Behind as behind:
             if place.rank == 0:
                 _queue_again(job.job_id, behind.args)
@@ -124,7 +123,7 @@ class Task:
         """
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
-            work_through(self.units, self._make_slots(), worker.asked_to_stop, leave)
+            work_through(self.units, self._make_slots(), leave)
             return
         [unit] = self.units
         try:
