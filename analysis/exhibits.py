@@ -24,7 +24,8 @@ PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right pro
 class Exhibit:
     """One table or figure. `blocks` are the paper's suites that it shows, each with its heading.
 
-    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`.
+    `name` (of the file) and `printed` (the paper's numbers) are filled in by
+    `analysis.catalogue.load`.
     """
 
     caption: str

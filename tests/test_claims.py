@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 from msgspec import structs
 
-import paper_tables
+from analysis import catalogue
 from analysis.claims import CLAIMS, PAPER, Claim
 from analysis.exhibits import PROMPT_ROWS
 from analysis.inference import find_detectable_mean
@@ -34,7 +34,7 @@ from benchmark.settings.names import make_slug
 from benchmark.store import load_runs
 from tests.support import synthetic
 
-EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.list_exhibits()}
+EXHIBITS = {name: catalogue.load(name) for name in catalogue.list_exhibits()}
 FINAL_AP = ("bert_base", "5", "AP")
 
 
@@ -208,7 +208,7 @@ def test_a_suite_that_extends_a_budgets_is_held_against_that_budgets_numbers() -
     bert = SimpleNamespace(line=SimpleNamespace(config={"model": {"architecture": "bert"}}))
     for block, ap in (("half_time", 4.42), ("bert_base", 4.06)):
         study: Any = SimpleNamespace(suite="mine", printed={"mine": block}, runs=[bert])
-        papers = _convert_papers(study, paper_tables.load)["main_pretraining"]
+        papers = _convert_papers(study, catalogue.load)["main_pretraining"]
         assert papers.get(Key("AP", "elle", 4)) == {0: pytest.approx(ap)}
 
 
@@ -287,7 +287,7 @@ def test_scorecard_of_synthetic_runs(demo):
     -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each
     stage.
     """
-    table = build_scorecard(demo, paper_tables.load)
+    table = build_scorecard(demo, catalogue.load)
     rows = {
         row.label: dict(zip(COLUMNS, row.cells, strict=True))
         for block in table.blocks
@@ -322,9 +322,7 @@ def test_scorecard_of_synthetic_runs(demo):
     assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
     assert any("'Growing from BERT L6_D384 to L12_D768'" in note for note in table.notes)
     same = Study("demo", demo.runs, printed={"demo": "bert_base"})
-    assert not any(
-        "'Growing from" in note for note in build_scorecard(same, paper_tables.load).notes
-    )
+    assert not any("'Growing from" in note for note in build_scorecard(same, catalogue.load).notes)
 
 
 def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
@@ -337,7 +335,7 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
         for line in (line for run in data.runs for stage in run.scores for line in stage):
             line.leaks, line.test_without_leaks = 15, line.test - less * (line.prompt != "none")
         study = Study("demo", data.runs)
-        notes = build_scorecard(study, paper_tables.load).notes
+        notes = build_scorecard(study, catalogue.load).notes
         told = [note for note in notes if note.startswith("Without leaked test examples: ")]
         assert bool(told) == bool(less)
         [leaks] = (
@@ -375,9 +373,7 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
         for seed in range(6)
     ]
     interval = scipy.stats.ttest_1samp(taus, 0.0).confidence_interval(0.95)
-    (note,) = (
-        note for note in build_scorecard(demo, paper_tables.load).notes if "final AP" in note
-    )
+    (note,) = (note for note in build_scorecard(demo, catalogue.load).notes if "final AP" in note)
     expected = (
         f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to "
         f"{interval.high:.2f})"

@@ -3,14 +3,13 @@
 import csv
 import dataclasses
 import hashlib
-from pathlib import Path
 
 import pytest
 
-import paper_tables
+from analysis import catalogue
 from analysis.exhibits import PrintedValue, read_printed
 
-FOLDER = Path(paper_tables.__file__).parent / "printed"
+FOLDER = catalogue.FOLDER / "printed"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.csv"))
 DOMAINS = ["WB", "Ns", "Rev", "Bio", "CS"]
 

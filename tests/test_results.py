@@ -19,6 +19,7 @@ import torch
 from msgspec.structs import replace
 
 import methods
+from analysis.report import load_study, write_report
 from benchmark.data.tokens import prepare_corpus
 from benchmark.downstream.tasks import load_examples, make_score_key
 from benchmark.errors import UserError
@@ -32,7 +33,6 @@ from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
 from benchmark.store import RunRecords, Store, load_runs
 from methods.er import ER
-from paper_tables import load_study, write_report
 from run_all import main, open_study
 from tests.support.record_lines import append_line, write_lines
 from tests.support.tiny_suite import write

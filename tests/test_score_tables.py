@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from analysis.page import render_page
+from analysis.report import load_study
 from analysis.scorecard import build_scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
@@ -14,7 +15,6 @@ from benchmark import records
 from benchmark.downstream.tasks import IN_WINDOW
 from benchmark.settings.load import load_suite
 from benchmark.store import Store, load_runs
-from paper_tables import load_study
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 

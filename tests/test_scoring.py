@@ -13,10 +13,10 @@ import pytest
 
 import methods
 import run_all
+from analysis.report import load_study
 from benchmark.records import append
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
-from paper_tables import load_study
 from tests.support import tiny_suite
 from tests.support.record_lines import read_lines
 

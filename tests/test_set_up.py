@@ -26,7 +26,7 @@ class NoteMemory(Unit):
 IMPORT = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import benchmark, run_all, benchmark.jobs.pool, benchmark.training.run, methods, paper_tables
+import benchmark, run_all, benchmark.jobs.pool, benchmark.training.run, methods, analysis.report
 from tests.support.memory_maps import count_maps
 print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
 run_all.main(["check", "no_such_method"])

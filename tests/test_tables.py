@@ -6,14 +6,13 @@ import io
 import math
 import re
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
-import paper_tables
+from analysis import catalogue, report
 from analysis.exhibits import TableExhibit
 from analysis.study import Study
 from analysis.tables import (
@@ -38,7 +37,7 @@ from tests.support import synthetic
 from tests.support.synthetic import load, study
 from tests.support.thorough import program
 
-FILES = Path(paper_tables.__file__).parent / "printed"
+FILES = catalogue.FOLDER / "printed"
 
 
 def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]:
@@ -328,11 +327,7 @@ def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tm
     runs = load_runs(tmp_path, suite)
     assert brackets(load(name).build(Study(suite, runs), "both"))
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
-    other = (
-        next(table for table in paper_tables.PRINTED if table not in load(name).blocks)
-        if suite != "tasks"
-        else ""
-    )
+    other = min(catalogue.list_printed_blocks() - {*load(name).blocks}) if suite != "tasks" else ""
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
     for run in runs:
         run.line.domains[2] = Titled("rev", "Python")
@@ -357,7 +352,7 @@ def test_a_suite_that_extends_one_of_the_papers_is_held_against_that(content, pr
     """
     (tmp_path / "bert_base.toml").write_text(f"{content}\n")
     suite = load_suite(str(tmp_path / "bert_base.toml"))
-    assert paper_tables.load_study([(suite, [])], tmp_path).printed == {"bert_base": printed}
+    assert report.load_study([(suite, [])], tmp_path).printed == {"bert_base": printed}
 
 
 def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_path):
@@ -459,7 +454,7 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
     program("pdflatex", package="texlive-latex-recommended")
     synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
     body = to_latex(small_table(NASTY))
-    for name in paper_tables.list_exhibits():
+    for name in catalogue.list_exhibits():
         exhibit = load(name)
         if isinstance(exhibit, TableExhibit):
             body += (
@@ -490,7 +485,7 @@ def test_an_unknown_entry_is_refused_with_the_nearest(monkeypatch):
     hundred more.
     """
     monkeypatch.setattr(
-        paper_tables,
+        catalogue,
         "list_exhibits",
         lambda: ["main_pretraining", *map("another_{}".format, range(100))],
     )
@@ -505,7 +500,7 @@ def test_entries_have_what_a_reader_needs():
     """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and
     headed blocks.
     """
-    exhibits = [load(name) for name in paper_tables.list_exhibits()]
+    exhibits = [load(name) for name in catalogue.list_exhibits()]
     assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
     assert all(
         exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits
@@ -538,7 +533,7 @@ def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
 def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
     """Oracle: their files' names, in the suite's order, without titles."""
     exhibits = [load(name) for name in ("main_pretraining", "units", "trend_ap")]
-    paper_tables._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
+    report._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("also")] == [
         f"also in {tmp_path}: units, trend_ap"
