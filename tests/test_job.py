@@ -62,16 +62,18 @@ class Signalled:
     polls: ClassVar[bool] = True
     kind: ClassVar[str] = "stages"
     places: ClassVar[list[Path]] = []  # where it was called
+    done: ClassVar[list[str]] = []  # what is kept of it
 
-    def has_kept_since(self, mark: Path) -> bool:
-        assert mark.exists()
-        return self.kept
+    def describe_progress(self) -> list[str]:
+        return [*self.done]
 
     def find_owning_job(self) -> str:
         return self.owner
 
     def __call__(self, worker: Worker) -> None:
         self.places.append(Path.cwd())
+        if self.kept:
+            self.done.append("a step")
         assert not cancel.is_asked()
         if self.owner and not worker.waits:
             raise cancel.Taken

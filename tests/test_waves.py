@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -441,41 +442,45 @@ def test_logs_and_pickles_lie_where_others_do_not_write(
 
 
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is
-    half written.
+    """Oracle: by hand: a text or a part of it, an evaluation, a step from which training went on, a
+    score; not who works, nor what is half written, nor that the same step was gone on from again.
     """
-    config, store, mark = tiny.config("ER"), Store(tiny.runs), tiny.folder / "mark"
+    config, store = tiny.config("ER"), Store(tiny.runs)
     records.append(store.run_file(config), structs.replace(config.describe(), stages=["a", "b"]))
     unit = Train(tiny.runs, config, config.id, methods.build)
-    beside = f".x.{'0f' * 16}"
-    kept = [
-        "data/domains/x/train.bin",
-        "stages/a/checkpoint.pt",
-        "scores/b.jsonl",
-        "similarity/a.jsonl",
+    beside = tiny.runs / "data" / "domains" / f".x.{'0f' * 16}"
+    beside.mkdir(parents=True)
+    resumed = [records.ResumedLine(phase="adapt", step=step, charged={}) for step in (3, 3, 4)]
+    evaluation = records.MetricsLine(phase="adapt", step=4, values={})
+    told = [unit.describe_progress()]
+
+    def tell(counts: bool) -> None:
+        told.append(unit.describe_progress())
+        assert (told[-1] != told[-2]) == counts
+
+    (beside / "train.bin").touch()
+    (beside.parent / "x.lock.3").touch()
+    tell(False)
+    for documents in (1, 2):
+        (beside / BEGUN).write_text(f'{{"documents": {documents}}}')
+        tell(True)
+    beside.rename(beside.with_name("x"))
+    tell(True)
+    records_of_stage: list[tuple[list[Any], bool]] = [
+        (resumed[:1], True),
+        (resumed[1:2], False),
+        (resumed[2:], True),
+        ([*resumed[2:], evaluation], True),
     ]
-    kept += [
-        "stages/a/model/model.safetensors",
-        f"data/domains/{beside}/{BEGUN}",
-    ]  # of what the next start goes on with
-    passing = [
-        f"data/domains/{beside}/train.bin",
-        "data/domains/x.lock.3",
-        f"stages/a/{beside}",
-        "stages/a/records.jsonl",
-    ]
-    mark.touch()
-    for name in [*passing, *kept]:
-        path = tiny.runs / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.utime(path, ns=(0, mark.stat().st_mtime_ns + 1))
-        assert unit.has_kept_since(mark) == (name in kept), name
-        os.utime(path, (1, 1))
-    assert not unit.has_kept_since(mark)
-    (tiny.runs / "stages/a/records.jsonl").unlink()
+    for lines, counts in records_of_stage:
+        monkeypatch.setattr(Store, "read_stage", lambda store, key, lines=lines: lines)
+        tell(counts)
+    for path in (store.scores_file("b"), store.measures_file("a")):
+        records.append(path, evaluation)
+        tell(True)
     assert unit.find_owning_job() == ""
     monkeypatch.setenv(JOB, "9_1")
+    store.stage_folder("a").mkdir(parents=True)
     with Lease(store.stage_folder("a") / "lock"):
         assert unit.find_owning_job() == "9_1"
     assert unit.find_owning_job() == ""

@@ -36,11 +36,11 @@ from benchmark.instruments.comparisons import (
     assert_alike,
     assert_same,
     compute_predictions,
+    expect_no_change,
     in_double_precision,
     load_weights,
     measure_difference,
 )
-from benchmark.instruments.contents import expect_no_change
 from benchmark.instruments.kills import train_through_kills
 from benchmark.instruments.speed import prepare_stages
 from benchmark.instruments.whole_stages import list_phase_steps, list_random_states

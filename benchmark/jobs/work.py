@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
 TRAINS = ("stages", "train")
-# the name of an unfinished file, or of a lock
-PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")
 RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
@@ -87,29 +84,27 @@ class Unit:
         """A name for people."""
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
-    def has_kept_since(self, mark: Path) -> bool:
-        """Whether more of its work was kept since `mark` was written.
+    def describe_progress(self) -> list[str]:
+        """What its records say is kept of it: other words whenever there is more.
 
-        A step counts, a score, a domain or a part of one.
+        A score counts, a domain or a part of one, an evaluation, and a step from which training
+        went on.
         """
         store = self.store
-        mark_time = mark.stat().st_mtime_ns
-        paths: list[Path] = []
+        progress: list[str] = []
         if self.kind in ("prepare", *TRAINS):  # the only kinds that make texts
-            for folder, _, names in os.walk(store.data):
-                paths += [Path(folder, name) for name in names]
+            progress += [path.name for path in store.data.glob("*/[!.]*") if path.is_dir()]
+            for path in store.data.glob(f"*/.*/{BEGUN}"):
+                with contextlib.suppress(FileNotFoundError):  # others write there
+                    progress.append(f"{path.read_text()} {len(os.listdir(path.parent))}")
+        files = [store.scores_file("baselines")]
         for key in store.read_stage_keys(self.config):
-            stage = store.stage_folder(key)
-            paths += stage.glob("*.pt")
-            paths += stage.glob("model/*")
-            paths += [store.scores_file(key), store.measures_file(key)]
-        paths.append(store.scores_file("baselines"))
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # others write there
-                is_kept = path.name == BEGUN or not any(map(PASSES.fullmatch, path.parts))
-                if is_kept and path.stat().st_mtime_ns > mark_time:
-                    return True
-        return False
+            for line in store.read_stage(key):
+                place = getattr(line, "phase", ""), getattr(line, "step", 0)
+                progress.append(f"{key} {type(line).__name__} {place}")
+            files += [store.scores_file(key), store.measures_file(key)]
+        progress += [f"{path.name} {path.stat().st_size}" for path in files if path.exists()]
+        return sorted(progress)
 
     def find_owning_job(self) -> str:
         """The job that trains its next stage, or makes text before it has stages.

@@ -91,11 +91,11 @@ class Task:
         if cores:
             share = int(cores) // place.local_world_size
             torch.set_num_threads(max(1, min(torch.get_num_threads(), share)))
-        # how many starts in a row have added nothing; written when it first begins, and whenever
-        # its time is over
+        # what there was when it first began, or when its time was over last, and how many starts in
+        # a row have added nothing
         note = job.paths.folder / f"{job.job_id}_in_vain.json"
         if place.rank == 0 and not note.exists():
-            write_json(note, 0)
+            write_json(note, {"progress": self._describe_progress(), "in_vain": 0})
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
@@ -148,6 +148,9 @@ class Task:
             slots = [dataclasses.replace(slot, cores=(), threads=threads) for slot in slots]
         return slots
 
+    def _describe_progress(self) -> list[list[str]]:
+        return [unit.describe_progress() for unit in self.units]
+
     def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
         """Queue the job again where its time is over or another takes its node.
 
@@ -158,16 +161,16 @@ class Task:
             if signals.came[:1] != [TIME_OVER]:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
-            in_vain = 0
-            if not any(unit.has_kept_since(note) for unit in self.units):
-                in_vain = json.loads(note.read_text()) + 1
+            old_note = json.loads(note.read_text())
+            progress = self._describe_progress()
+            in_vain = old_note["in_vain"] + 1 if progress == old_note["progress"] else 0
             if in_vain == IN_VAIN:
                 section = find_section(self.units[0].kind)
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: "
                     f"raise slurm.{section}.time"
                 )
-            write_json(note, in_vain)
+            write_json(note, {"progress": progress, "in_vain": in_vain})
         _queue_again(job)
 
 
