@@ -301,6 +301,21 @@ def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
     return [f"Paper: where it prints nothing of {part.suite}, its numbers of {suites} stand."]
 
 
+# by the paper's main table: that of its suites with other budgets
+OF_OTHER_BUDGETS = {
+    "main_pretraining": "budgets_pretraining",
+    "main_downstream": "budgets_downstream",
+}
+# whose printed numbers a suite of this architecture is held against; of others: the first
+OF_ARCHITECTURE = {
+    "bert": "bert_base",
+    "bert_original": "bert_base",
+    "bert_preln": "bert_base",
+    "gpt": "gpt_base",
+    "gpt_neox": "gpt_base",
+}
+
+
 def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     """The table's printed block of a suite, else the first of its architecture.
 
@@ -308,13 +323,8 @@ def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     """
     own_block = part.printed.get(part.suite, part.suite)
     main = load(table)
-    budgets = load(table.replace("main", "budgets"))
+    budgets = load(OF_OTHER_BUDGETS.get(table, table))
     exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.blocks), main)
     architecture = part.runs[0].line.config["model"]["architecture"]
-    family = architecture[:3]
-    candidates = [
-        own_block,
-        *(block for block in exhibit.blocks if block.startswith(family)),
-        *exhibit.blocks,
-    ]
+    candidates = [own_block, OF_ARCHITECTURE.get(architecture, ""), *exhibit.blocks]
     return exhibit, next(block for block in candidates if block in exhibit.blocks)
