@@ -1,14 +1,10 @@
-"""Tables of models and settings.
-
-They show ladders of sizes with their training settings, and the settings of fine-tuning.
-"""
+"""Tables of models: ladders of sizes with their training settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -168,41 +164,3 @@ def _collect_properties(
         "warm-up": pick_for_stage(training["warmup"], index),
         "train wall time": stages["seconds"].mean(),
     }
-
-
-SETTINGS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "Learning Rate": lambda task: _format_power(task["learning_rate"]).replace(".0e", "e"),
-    "Batch Size": lambda task: str(task["batch_size"]),
-    "Weight Decay": lambda task: str(task["weight_decay"]),
-    "Max Epochs": lambda task: str(task["max_epochs"]),
-    "Learning Rate Decay": lambda task: task["schedule"].capitalize(),
-    "Warmup Ratio": lambda task: str(task["warmup"]),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class HyperparameterTable(TableExhibit):
-    """The settings of each downstream task, from the suite's task definitions."""
-
-    def _build(self, study: Study) -> Table:
-        printed: dict[tuple[str, str], PrintedValue] = {}
-        if all(study.printed.get(suite, suite) for suite in study.suites):
-            for number in self.printed:
-                printed[number.row, number.column] = number
-        tasks = {}
-        for part in study.parts:
-            for task in part.runs[0].line.tasks:
-                if task["domain"]:
-                    tasks[task["title"] or task["name"]] = task
-        rows = []
-        for name, show in SETTINGS.items():
-            cells = []
-            for title, task in tasks.items():
-                cell = Cell(text=show(task))
-                value = printed.get((name, title))
-                cells.append(add_printed(cell, value))
-            rows.append(TableRow(name, tuple(cells)))
-        columns = [Column(title) for title in tasks]
-        blocks = [Block("", tuple(rows))]
-        footnotes = [] if tasks else ["This suite has no downstream tasks."]
-        return self.finish_table(columns, blocks, footnotes, "Setting")

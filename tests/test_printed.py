@@ -29,14 +29,14 @@ def numbers(name: str) -> dict[tuple[str, str, str, str], float]:
 
 def test_the_transcription_is_as_it_was_held_against_the_paper():
     """Oracle: the hash of all cells, in reading order, when each was the LaTeX's own, and no table
-    was left out.
+    was left out but that of fine-tuning settings, which tests/test_tasks.py has.
     """
     cells = [
         (name, v.table, v.block, v.row, v.stage, v.column, v.metric, v.printed)
         for name in NAMES
         for v in values(name)
     ]
-    assert hashlib.sha256(repr(cells).encode()).hexdigest()[:16] == "3e2c75292712cd84"
+    assert hashlib.sha256(repr(cells).encode()).hexdigest()[:16] == "343ebc76fb27a421"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -327,7 +327,7 @@ def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tm
     runs = load_runs(tmp_path, suite)
     assert brackets(load(name).build(Study(suite, runs), "both"))
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
-    other = min(catalogue.list_printed_blocks() - {*load(name).blocks}) if suite != "tasks" else ""
+    other = min(catalogue.list_printed_blocks() - {*load(name).blocks})
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
     for run in runs:
         run.line.domains[2] = Titled("rev", "Python")
