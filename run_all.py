@@ -55,7 +55,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     if options.seeds:
         overrides["seeds"] = list(options.seeds)
     suite = load_suite(name, overrides, repeat_options(options, name))
-    return suite, methods.list_runs(suite, options.methods)
+    runs = methods.list_runs(suite, options.methods)
+    executors.check_sections(suite, runs)
+    return suite, runs
 
 
 def say(lines: Iterable[str]) -> int:
@@ -66,13 +68,13 @@ def say(lines: Iterable[str]) -> int:
 
 def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey:
     import methods
-    import paper_tables
+    from analysis.catalogue import list_measures
     from benchmark.jobs.state import Survey
     from benchmark.ledger.store import Store
 
     suite, configs = read_suite(options, options.suite)
     store = Store(runs or require_runs(options.runs))
-    return Survey(suite, configs, methods.build, store, paper_tables.list_measures(suite))
+    return Survey(suite, configs, methods.build, store, list_measures(suite))
 
 
 def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
@@ -103,16 +105,15 @@ def require_runs(runs: Path) -> Path:
 
 
 def run(options: argparse.Namespace) -> int:
-    import paper_tables
+    from analysis.report import write_report
     from benchmark.jobs.status import describe
     from benchmark.jobs.waves import execute, make_plan
 
     survey = make_survey(options)
-    render = paper_tables.write_report
     if options.dry_run:
-        plan = make_plan(survey, render, options)
+        plan = make_plan(survey, write_report, options)
         return say(describe(plan, executors.find(options.executor)))
-    return execute(survey, render, options)
+    return execute(survey, write_report, options)
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -137,11 +138,11 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    import paper_tables
+    from analysis.report import write_report
 
     suites = [read_suite(options, name) for name in options.suites]
     with open_runs(options.runs, suites) as runs:
-        paper_tables.write_report(suites, runs, options.out, options.view)
+        write_report(suites, runs, options.out, options.view)
     return 0
 
 
@@ -179,9 +180,10 @@ def speed(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     import methods
+
+    methods.find(options.method)  # before torch is imported, which takes seconds
     from benchmark.instruments import conformance
 
-    methods.find(options.method)
     return 0 if conformance.check(options.method, methods.build, print) else 1
 
 
@@ -192,9 +194,9 @@ def doctor(options: argparse.Namespace) -> int:
 
 def collect(options: argparse.Namespace) -> int:
     import methods
+    from analysis.report import write_report
     from benchmark.jobs import study
     from benchmark.ledger import archive
-    from paper_tables import write_report
 
     suites = methods.load_study_runs(options.study)
     suite, configs = read_suite(options, options.suite)
@@ -217,8 +219,8 @@ def collect(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     import methods
+    from analysis.report import write_report
     from benchmark.jobs import study
-    from paper_tables import write_report
 
     suites = methods.load_study_runs(options.study)
     if options.stage:
@@ -262,12 +264,12 @@ def upgrade(options: argparse.Namespace) -> int:
 def list_names(options: argparse.Namespace) -> int:
     """Print the names of all methods, say, each with the first line of what its file says of it."""
     import methods
-    import paper_tables
+    from analysis import catalogue
     from benchmark.settings import names
 
     folders: dict[str, list[str]] = {
         "methods": [*methods.__path__],
-        "tables": [*paper_tables.__path__],
+        "tables": [str(catalogue.FOLDER)],
         "suites": [str(names.SUITES)],
         "architectures": names.ARCHITECTURE_FOLDERS,
     }
@@ -299,14 +301,14 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     Raises UserError, also where there are none.
     """
     import methods
-    import paper_tables
+    from analysis.report import load_study, name_lack
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
     suites = [(suite, methods.list_runs(suite))]
     with open_runs(Path(runs), suites) as folder:
-        study = paper_tables.load_study(suites, folder)
-    lack = paper_tables.name_lack(study)
+        study = load_study(suites, folder)
+    lack = name_lack(study)
     if lack:
         raise UserError(f"{runs}: {lack}")
     return study

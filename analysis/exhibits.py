@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from analysis import paper_suites
 from analysis.notes import collect_notes, note_missing_cells, warn_of_baselines, warn_of_counting
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
@@ -24,12 +25,15 @@ PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right pro
 class Exhibit:
     """One table or figure. `blocks` are the paper's suites that it shows, each with its heading.
 
-    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`.
+    `told`: the settings, such as `budget.amount`, that headings and caption tell of, besides the
+    model. A caption's `{score}` becomes the name of the scores. `name` (of the file) and `printed`
+    (the paper's numbers) are filled in by `analysis.catalogue.load`.
     """
 
     caption: str
     label: str
     blocks: Mapping[str, str]
+    told: tuple[str, ...] = ()
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
 
@@ -48,9 +52,27 @@ class Exhibit:
     def choose_heading(self, part: Study) -> str:
         """The heading of a suite's block.
 
-        It is the paper's for a suite of the paper, else what the runs did.
+        It is the paper's where the runs train what it says, else what the runs did.
         """
-        return self.blocks.get(part.suite) or describe_growth(part.runs[0])
+        words = self.blocks.get(part.suite)
+        if words and paper_suites.trains_alike(part, part.suite, self.told):
+            return words
+        phrases = [describe_growth(part.runs[0])]
+        config = part.runs[0].line.config
+        if any(setting.startswith("budget.") for setting in self.told):
+            phrases.append(f"{paper_suites.describe_budget(config['budget'])} per stage")
+        if paper_suites.MEMORY in self.told and "data" in config:
+            phrases.append(f"a memory of {config['data']['memory_tokens']:,} tokens per domain")
+        return ", ".join(phrases)
+
+    def describe(self, study: Study) -> str:
+        """The caption, with the name of the scores that the study has."""
+        return self.caption.replace("{score}", name_scores(study))
+
+    def find_paper_suite(self, part: Study) -> str:
+        """The suite of the paper whose numbers this exhibit shows beside a suite's, "" for none."""
+        suite = part.printed.get(part.suite, part.suite)
+        return suite if suite in self.blocks else ""
 
     def select_printed(
         self, part: Study, block: str = ""
@@ -58,10 +80,10 @@ class Exhibit:
         """The paper's numbers of a block, by slug of the row, stage from 1, column and metric.
 
         The default block is the suite's. Nothing where the suite is not one of the paper's that
-        this exhibit shows, nor extends one.
+        this exhibit shows, nor extends one. `paper_suites` says beside which stages they may stand.
         """
-        suite = part.printed.get(part.suite, part.suite)
-        block = (block or suite) if suite in self.blocks else ""
+        suite = self.find_paper_suite(part)
+        block = (block or suite) if suite else ""
         numbers = {}
         for value in self.printed:
             if value.block == block:
@@ -77,7 +99,16 @@ class TableExhibit(Exhibit):
     def build(self, study: Study, view: View = "ours") -> Table:
         """The table of a study's runs; view "both" has the paper's numbers in brackets."""
         exhibit = self if view == "both" else replace(self, printed=())
-        return exhibit._build(self.select(study))
+        selection = self.select(study)
+        table = exhibit._build(selection)
+        caption = self.describe(selection)
+        if not table.has_printed:
+            return replace(table, caption=caption)
+        lines = []
+        for part in selection.parts:
+            lines += paper_suites.note_differences(part, self.find_paper_suite(part))
+        caption = f"{caption} In brackets: printed in the paper."
+        return replace(table, caption=caption, notes=(*table.notes, *dict.fromkeys(lines)))
 
     def _build(self, study: Study) -> Table:
         """The table of the suites that it shows.
@@ -121,7 +152,7 @@ class TableExhibit(Exhibit):
         stub: str = "Method",
         warnings: Sequence[str] = (),
     ) -> Table:
-        """The finished table, its caption explaining brackets, and numbers of few seeds marked."""
+        """The finished table, with numbers of few seeds marked."""
         blocks, seeds = mark_few_seeds(blocks)
         cells = [cell for block in blocks for row in block.rows for cell in row.cells]
         counts = {cell.few_seeds for cell in cells} - {0}
@@ -132,7 +163,7 @@ class TableExhibit(Exhibit):
         if 1 in counts:
             lines.append("† One seed: how much another would differ is not known.")
         lines += [*notes, *list_corrections(blocks, columns)]
-        table = Table(
+        return Table(
             name=self.name,
             label=self.label,
             caption=self.caption,
@@ -142,8 +173,6 @@ class TableExhibit(Exhibit):
             notes=tuple(lines),
             warnings=tuple(warnings),
         )
-        brackets = " In brackets: printed in the paper." if table.has_printed else ""
-        return replace(table, caption=table.caption + brackets)
 
 
 def to_files(table: Table) -> dict[str, bytes]:
@@ -156,6 +185,18 @@ def describe_growth(run: RunRecords) -> str:
     sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
     span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"
     return f"{model['architecture'].upper()} {span}"
+
+
+def name_scores(study: Study) -> str:
+    """The metrics of a study's downstream tasks in words: F1, accuracy, or both.
+
+    They are those of recorded scores, else those that the tasks ask for.
+    """
+    recorded = [line.metric for run in study.runs for stage in run.scores for line in stage]
+    planned = [task.get("metric", "") for run in study.runs for task in run.line.tasks]
+    metrics = recorded or planned
+    names = ["accuracy" if metric == "accuracy" else "F1" for metric in metrics]
+    return " or ".join(sorted({*names})) if names else "F1"
 
 
 _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}

@@ -9,7 +9,7 @@ often it errs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ POWER = 0.8
 # given value other than 0; noise of two neighbouring values, with probability 1/2 each, comes to it
 # (Motzkin and Straus 1965)
 SAME_DIFFERENCE = 0.25
+GAUSSIAN = 1e6  # degrees of freedom, from which on Student's t is the normal distribution
+EQUAL = "all equal"  # in the place of an interval, where values have no spread to tell one from
 
 
 def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
@@ -55,22 +57,33 @@ def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
 def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0) -> tuple[str, str]:
     """The mean of values and its interval, which is "" where there is none.
 
-    The interval is that of `compute_interval`.
+    The interval is that of `compute_interval`. Several equal values have EQUAL in its place.
     """
     mean = show(float(values.mean()))
+    if len(values) > 1 and not shared and np.ptp(values) == 0:
+        return mean, EQUAL
     low, high = compute_interval(values, shared)
     if math.isnan(low):
         return mean, ""
     return mean, f"{show(low)} to {show(high)}"
 
 
-def estimate_document_variance(nats: Floats, tokens: Floats) -> float:
+def estimate_document_variance(
+    nats: Floats, tokens: Floats, sources: Sequence[int] | None = None
+) -> float:
     """The variance that the choice of documents brings to a text's loss per token.
 
     It may be the difference of two losses, too. `nats` and `tokens` (documents,). It is the
     variance of a ratio of sums, linearised (Cochran 1977, section 6.3). A bootstrap over documents
     comes to the same. NaN for a single document.
+
+    `sources`: of each document the number of what it was cut from. Documents that share it, as
+    pieces of a novel do, are drawn together and count as one (Cochran 1977, section 9A.2). Where
+    all share one, they are drawn from it one by one.
     """
+    if sources is not None and len(set(sources)) > 1:
+        nats = np.bincount(sources, nats).astype(float)
+        tokens = np.bincount(sources, tokens).astype(float)
     documents = len(nats)
     if documents < 2:
         return math.nan
@@ -80,22 +93,65 @@ def estimate_document_variance(nats: Floats, tokens: Floats) -> float:
     return float(documents / (documents - 1) * squares / total**2)
 
 
-def compute_one_sided_p(excess: Floats) -> tuple[Floats, Floats]:
+def compute_one_sided_p(excess: Floats, shared: float = 0.0) -> tuple[Floats, Floats]:
     """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0".
 
     They are of `excess` (seeds, ...) and Student's, but never below SAME_DIFFERENCE to the power of
     the seeds. Equal differences look certain to Student, though rounded scores or seeds that get
     stuck make them by chance. Both are 1 for fewer than two seeds, where a value is not finite, and
     where all values are 0.
+
+    `shared` is the variance of an error that all seeds have in common, as in `compute_interval`:
+    the two have one standard error and one number of degrees of freedom.
     """
     seeds = len(excess)
     if seeds < 2:
         shape = excess.shape[1:]
         return np.ones(shape), np.ones(shape)
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = excess.std(axis=0, ddof=1) / math.sqrt(seeds)
-        t = excess.mean(axis=0) / error
-    return compute_p_above(t, seeds), compute_p_above(-t, seeds)
+        mean = excess.mean(axis=0)
+        variance = excess.var(axis=0, ddof=1) / seeds
+        t = mean / np.sqrt(variance)
+        above = compute_p_above(t, seeds)
+        below = compute_p_above(-t, seeds)
+        if shared:
+            freedom = (seeds - 1) * (1 + shared / variance) ** 2
+            t = mean / np.sqrt(variance + shared)
+            above = np.maximum(above, _compute_tail(t, freedom))
+            below = np.maximum(below, _compute_tail(-t, freedom))
+    return above, below
+
+
+def _compute_tail(t: Floats, freedom: Floats) -> Floats:
+    """The probability above t, 1 where there is no t."""
+    return np.where(np.isnan(t), 1.0, scipy.special.stdtr(freedom, -t))
+
+
+def compute_two_sided_p(changes: Floats, shared: float = 0.0) -> float:
+    """The p-value of "the mean of `changes` (seeds,) is not 0"."""
+    above, below = compute_one_sided_p(changes, shared)
+    return min(1.0, 2 * float(min(above, below)))
+
+
+def compute_sameness_p(changes: Floats, bound: float, shared: float = 0.0) -> float:
+    """The p-value of "the mean of `changes` (seeds,) lies within plus or minus `bound`".
+
+    It is that of two one-sided tests (Schuirmann 1987): the larger of the two.
+    """
+    above, _ = compute_one_sided_p(changes + bound, shared)
+    _, below = compute_one_sided_p(changes - bound, shared)
+    return float(max(above, below))
+
+
+def name_change(mean: float, p: float, p_of_sameness: float, within: str) -> str:
+    """The verdict on a change: lower, higher, within some bound, or not decided.
+
+    `p` is that of a difference. Both p-values may be corrected. `within` says the bound, as "3%".
+    A small change may be told from 0 and lie within the bound, too: it is lower or higher.
+    """
+    if p <= ERRORS:
+        return "lower" if mean < 0 else "higher"
+    return f"within {within}" if p_of_sameness <= ERRORS else "not decided"
 
 
 def compute_p_above(t: Floats, seeds: int) -> Floats:
@@ -129,14 +185,23 @@ def count_fewest_seeds(tests: int) -> int:
     return max(2, math.ceil(seeds))
 
 
-def find_detectable_mean(sd: float, seeds: int, tests: int) -> float:
+def find_detectable_mean(sd: float, seeds: int, tests: int, shared: float = 0.0) -> float:
     """The mean that so many seeds of this standard deviation tell from 0 with probability POWER.
 
-    It is told in one of `tests`. NaN where the seeds cannot tell any.
+    It is told in one of `tests`. NaN where the seeds cannot tell any. `shared` is as in
+    `compute_one_sided_p`.
     """
     if seeds < count_fewest_seeds(tests):
         return math.nan
-    critical = scipy.special.stdtrit(seeds - 1, 1 - ERRORS / tests)
-    # the noncentral t with this mean is above `critical` with probability POWER
-    mean = scipy.special.nctdtrinc(seeds - 1, 1 - POWER, critical)
-    return float(mean) * sd / math.sqrt(seeds)
+    variance = sd**2 / seeds
+    errors = {seeds - 1.0: variance}
+    if shared:
+        freedom = (seeds - 1) * (1 + shared / variance) ** 2 if variance else math.inf
+        errors[min(freedom, GAUSSIAN)] = variance + shared
+    means = []
+    for freedom, squared_error in errors.items():
+        critical = scipy.special.stdtrit(freedom, 1 - ERRORS / tests)
+        # the noncentral t with this mean is above `critical` with probability POWER
+        mean = scipy.special.nctdtrinc(freedom, 1 - POWER, critical)
+        means.append(float(mean) * math.sqrt(squared_error))
+    return max(means)

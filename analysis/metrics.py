@@ -83,6 +83,21 @@ def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLik
     return np.where(current > 0, mean, np.nan)
 
 
+def compute_forgetting(matrix: ArrayLike) -> float:
+    """Mean rise, in nats, of the earlier domains' losses over the best that any earlier model had.
+
+    `matrix[s, i]` (D, D): perplexity on domain i after stage s; NaN where none was measured. It is
+    the forgetting of Chaudhry et al. 2018 (Riemannian walk) for losses, which fall: log
+    `matrix[-1, i]` minus the least of log `matrix[:-1, i]`, mean over domains 0..D-2. It is
+    negative where the last stage helped earlier domains. NaN for a single domain.
+    """
+    values = np.log(np.asarray(matrix, float))
+    if len(values) < 2:
+        return math.nan
+    best = np.fmin.reduce(values[:-1, :-1], axis=0)
+    return float((values[-1, :-1] - best).mean())
+
+
 def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     """Nats by which a domain not learned yet is predicted better than by its unigram distribution.
 

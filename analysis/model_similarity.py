@@ -355,3 +355,7 @@ def record_measurement(
             line = compute(models, index)
             lease.check()
             records.append(path, structs.replace(line, key=key))
+
+
+# by the kind of their lines, which entries of `paper_tables/` name
+MEASURES = {"similarity": measure_similarity, "attention": measure_attention}

@@ -39,6 +39,8 @@ def collect_notes(study: Study) -> list[str]:
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *note_contended_stages(part.stages, titles),
             *note_changed_code(part.runs),
+            *note_edited_code(part.stages),
+            *note_differences(part.stages, "Packages differ", ["packages"]),
             *note_estimated_times(part.runs),
             *note_failures(part.runs, titles),
             *note_left_out_runs(part.runs),
@@ -379,6 +381,23 @@ def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
             listed = ", ".join(dict.fromkeys(rows))
             lines.append(f"{note}: {listed}. Their numbers are of the old one.")
     return lines
+
+
+def note_edited_code(stages: pd.DataFrame) -> list[str]:
+    """The states of the project's code that trained the stages, where they are several.
+
+    Of what is recorded the hash of the sources counts, if there is one: commits may differ in
+    other files.
+    """
+    states = stages["code"].map(lambda code: code.rpartition("+")[2])
+    rows_by_state = stages.groupby(states, sort=False)["row"].unique()
+    if len(rows_by_state) < 2:
+        return []
+    parts = []
+    for state, rows in rows_by_state.items():
+        parts.append(f"{state} ({_shorten(list(rows), ', ', 'rows')})")
+    listed = _shorten(parts, "; ", "states of it")
+    return [f"The code that trains was edited in between: {listed}."]
 
 
 def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:

@@ -66,7 +66,8 @@ def render_page(
     for exhibit, content in exhibits:
         if isinstance(content, Picture):
             png = base64.b64encode(content.png).decode()
-            pictures.append((exhibit, png, content.description))
+            caption = exhibit.describe(exhibit.select(study))
+            pictures.append((exhibit.name, caption, png, content.description))
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(describe_growth(part.runs[0]) for part in study.parts),
@@ -225,7 +226,6 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
         lines = [
             *notes.collect_notes(part),
             *notes.note_leaks(part),
-            *notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"]),
         ]
         pairs += [(where, line) for line in lines]
     return pairs

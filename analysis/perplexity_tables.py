@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis import metrics, notes
+from analysis import metrics, notes, paper_suites
 from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
@@ -66,6 +66,7 @@ class PerplexityTable(TableExhibit):
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])
         printed = self.select_printed(part)
+        alike = paper_suites.count_by_row(part, self.find_paper_suite(part))
         selection = self.only.get(part.suite, ())
         runs = {run.row: run for run in part.runs if not selection or run.row in selection}
         rows = []
@@ -77,6 +78,8 @@ class PerplexityTable(TableExhibit):
                 title = run.domains[stage].title if stage < len(run.domains) else ""
                 # AP after a stage is of all domains so far
                 if metric is AP and (row, str(stage + 1), title, "AP") not in printed:
+                    same = False
+                if stage >= alike[row] or paper_suites.is_own_text(run, stage):
                     same = False
                 # A method may train nothing in early stages. Then there is no AP, nor is a later
                 # AP+ above anything.
@@ -139,16 +142,17 @@ NEVER = -np.inf  # stands for a budget that does not get there
 # groups of columns, each with a column a probe
 OF_PROBE = "Probe perplexity"
 SINCE_START = "Nats above the start model"
-COLUMNS = (
-    Column("AP", lower=True),
-    Column("AP⁺", lower=True),
-    Column("log AP⁺", lower=True, digits=3),
-    Column("Bits per byte", lower=True, digits=3),
-    Column("Forward transfer", lower=False, digits=3),
-    Column("Mean AP", lower=True),
-    Column(f"Measured seconds to {TARGET}'s AP", lower=True),
-    Column(f"Tokens to {TARGET}'s AP", lower=True, digits=0),
-)
+COLUMNS = {  # by the name of the measure
+    "ap": Column("AP", lower=True),
+    "ap_plus": Column("AP⁺", lower=True),
+    "log_ap_plus": Column("log AP⁺", lower=True, digits=3),
+    "forgetting": Column("Forgetting", lower=True, digits=3),
+    "bits_per_byte": Column("Bits per byte", lower=True, digits=3),
+    "forward_transfer": Column("Forward transfer", lower=False, digits=3),
+    "mean_ap": Column("Mean AP", lower=True),
+    "seconds_to_target": Column(f"Measured seconds to {TARGET}'s AP", lower=True),
+    "tokens_to_target": Column(f"Tokens to {TARGET}'s AP", lower=True, digits=0),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,16 +167,16 @@ class LifelongTable(TableExhibit):
         groups = {OF_PROBE: 2}
         if any(run.start for run in study.runs):
             groups[SINCE_START] = 3
-        probe_columns = [
-            Column(title, group, True, digits)
-            for group, digits in groups.items()
-            for title in probes.values()
-        ]
-        columns = (*COLUMNS, *probe_columns)
+        columns = dict(COLUMNS)
+        for group, digits in groups.items():
+            for name, title in probes.items():
+                columns[f"{group} {name}"] = Column(title, group, True, digits)
         blocks = [self._make_block(part, columns, probes) for part in study.parts]
         about = (
-            "log AP⁺ and transfer in nats, bits per byte a mean over the domains. "
-            "log AP⁺ with the sign turned is backward transfer; forward transfer is how much "
+            "log AP⁺, forgetting and transfer in nats, bits per byte a mean over the domains. "
+            "log AP⁺ with the sign turned is backward transfer. Forgetting is how much worse an "
+            "earlier domain is predicted than by the best of the models before (Chaudhry et al. "
+            "2018). Forward transfer is how much "
             "better than by its unigram distribution a domain is predicted before its own stage. "
             "Mean AP: over the budget from the second domain on. Seconds and tokens: from the "
             f"begin of the last stage until AP stays at {TARGET}'s final one or below, "
@@ -186,14 +190,14 @@ class LifelongTable(TableExhibit):
         lines = [about]
         for part in study.parts:
             lines += _note_untimed_runs(part)
-        return self.finish_measurements(study, columns, blocks, lines)
+        return self.finish_measurements(study, [*columns.values()], blocks, lines)
 
     def find_never_best(self, part: Study) -> Collection[str]:
         """Nor rows that counts of tokens beat, as no line here shows these."""
         return part.never_best.union(part.above_unigram["row"])
 
     def _make_block(
-        self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]
+        self, part: Study, columns: Mapping[str, Column], probes: Mapping[str, str]
     ) -> Block:
         runs = {run.id: run for run in part.runs}
         curves = part.finished.groupby("run", sort=False)
@@ -203,53 +207,57 @@ class LifelongTable(TableExhibit):
             compares = curve["timed"].all() or not _has_timed_budget(run)
             if run.row == TARGET and compares:
                 targets[run.seed] = curve["ap"].iloc[-1]
-        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
+        measured: dict[str, list[dict[str, float]]] = {run.row: [] for run in part.runs}
         for run, curve in pairs:
             target = np.nan
             if not part.apart & {run.row, TARGET}:
                 target = targets.get(run.seed, np.nan)
-            values = _measure(run, curve, target, list(probes))
+            values = _measure(run, curve, target, probes)
             measured[run.row].append(values)
         rows = []
         for row, lines in measured.items():
-            cells = [Cell(missing=True)] * len(columns)
-            if lines:
-                values_of_columns = zip(*lines, strict=True)
-                cells = list(map(_make_cell, values_of_columns, columns))
+            cells = []
+            for name, column in columns.items():
+                cell = _make_cell([line[name] for line in lines], column)
+                cells.append(cell if lines else Cell(missing=True))
             rows.append(TableRow(row, tuple(cells)))
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 def _measure(
-    run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequence[str]
-) -> tuple[float, ...]:
-    """The values of a run, one a column.
+    run: RunRecords, curve: pd.DataFrame, target: float, probes: Collection[str]
+) -> dict[str, float]:
+    """The values of a run, by the names of their columns.
 
     NEVER stands for a target that it does not reach, NaN for a wall time that is not comparable.
 
-    `target` is NaN where there is none. Values above a start model come last. Tables without one
-    have no columns for them.
+    `target` is NaN where there is none. Tables without a start model have no columns for values
+    above one.
     """
     names = [domain.name for domain in run.domains]
+    matrix = _make_perplexity_matrix(run)
     end = run.matrix[-1]
     later = curve[curve["stage"] > 0]
     last = _select_last_stage(curve)
     unigram = [run.line.unigram.get(name, np.nan) for name in names]
     bits = [select_measure(end, name, "bits_per_byte") for name in names]
     seconds = _find_budget(last, "seconds", target)
-    nats = [np.log(select_measure(end, name) / select_measure(run.start, name)) for name in probes]
-    return (
-        curve["ap"].iloc[-1],
-        curve["ap_plus"].iloc[-1],
-        curve["log_ap_plus"].iloc[-1],
-        float(np.mean(bits)),
-        metrics.compute_forward_transfer(_make_perplexity_matrix(run), unigram),
-        metrics.compute_area_under_curve(later["charged"], later["ap"]),
-        seconds if curve["timed"].all() else np.nan,
-        _find_budget(last, "tokens", target),
-        *(select_measure(end, name) for name in probes),
-        *nats,
-    )
+    values = {
+        "ap": curve["ap"].iloc[-1],
+        "ap_plus": curve["ap_plus"].iloc[-1],
+        "log_ap_plus": curve["log_ap_plus"].iloc[-1],
+        "forgetting": metrics.compute_forgetting(matrix),
+        "bits_per_byte": float(np.mean(bits)),
+        "forward_transfer": metrics.compute_forward_transfer(matrix, unigram),
+        "mean_ap": metrics.compute_area_under_curve(later["charged"], later["ap"]),
+        "seconds_to_target": seconds if curve["timed"].all() else np.nan,
+        "tokens_to_target": _find_budget(last, "tokens", target),
+    }
+    for name in probes:
+        perplexity = select_measure(end, name)
+        values[f"{OF_PROBE} {name}"] = perplexity
+        values[f"{SINCE_START} {name}"] = np.log(perplexity / select_measure(run.start, name))
+    return values
 
 
 def _find_budget(last: pd.DataFrame, unit: str, target: float) -> float:
@@ -266,7 +274,7 @@ def _has_timed_budget(run: RunRecords) -> bool:
     return UNITS[run.line.config["budget"]["unit"]].is_wall_time
 
 
-def _make_cell(values: tuple[float, ...], column: Column) -> Cell:
+def _make_cell(values: Sequence[float], column: Column) -> Cell:
     measured = [value for value in values if not np.isnan(value)]
     numbers = tuple(value for value in measured if value != NEVER)
     return Cell(numbers, column.digits, text="never" if measured and not numbers else "")

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import pandas as pd
 
-from analysis import notes
+from analysis import notes, paper_suites
 from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -25,6 +25,7 @@ class ScoredRow(NamedTuple):
     label: str
     means: pd.DataFrame  # a line a seed, a column a domain
     row: str = ""  # of the printed numbers
+    trained: str = ""  # the row whose model it is, where that has another name
     stage: str = ""  # of the printed numbers
     competes: bool = True
 
@@ -136,20 +137,26 @@ class ScoreTable(TableExhibit):
             if column != AVERAGE:
                 stream[column] = None
         is_probed = set(part.scores["protocol"]) == {"linear_probe"}
-        if part.stage_titles != list(stream) or is_probed:
+        is_own = paper_suites.is_own_text(part.runs[0], len(part.stage_titles))
+        if part.stage_titles != list(stream) or is_probed or is_own:
             printed = {}
+        alike = paper_suites.count_by_row(part, self.find_paper_suite(part))
         average = AVERAGE if len(part.tasks) == len(stream) else ""
         rows = []
         for line in lines:
             slug = make_slug(line.row)
+            is_alike = bool(line.stage) and int(line.stage) <= alike.get(
+                make_slug(line.trained or line.row), 0
+            )
+            beside = printed if is_alike else {}
             cells = []
             for domain, title in titles.items():
                 if domain:
                     cell = _make_cell(line.means, domain) if domain in part.tasks else Cell()
-                    value = printed.get((slug, line.stage, title, "F1"))
+                    value = beside.get((slug, line.stage, title, "F1"))
                     cells.append(add_printed(cell, value))
             cell = _make_average_cell(line.means, list(part.tasks))
-            value = printed.get((slug, line.stage, average, "F1"))
+            value = beside.get((slug, line.stage, average, "F1"))
             cells.append(add_printed(cell, value))
             if "" in titles:
                 is_scored = "" in line.means
@@ -193,6 +200,7 @@ class PromptTable(ScoreTable):
                     label=f"{row}, {label}",
                     means=average_by_domain(selection, ["seed"]),
                     row=prompt if row == PROMPTED else row,
+                    trained=row,
                     stage="5",
                 )
                 lines.append(line)

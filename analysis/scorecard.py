@@ -16,6 +16,7 @@ from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import AVERAGE, Exhibit, describe_growth
 from analysis.inference import ERRORS, POWER, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
+from analysis.paper_suites import trains_alike
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import (
@@ -67,7 +68,8 @@ def build_scorecard(study: Study, load: Load) -> Table:
     comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
     if any(comparison.text_variance for comparison in comparisons):
         footnotes.append(
-            "An interval of AP also holds the error that the choice of validation documents brings."
+            "An interval of AP, and its p, also hold the error that the choice of validation "
+            "documents brings."
         )
     for part in study.parts:
         footnotes += _compare_orders(numbers[part.suite], papers[part.suite])
@@ -136,6 +138,8 @@ def _describe_undecided(claims: int, seeds: int) -> str:
     """The sentence in the place of all claims where none can be decided."""
     if not claims:
         return "No run has finished what a claim is about."
+    if not seeds:
+        return f"No seed has two rows that one of {claims} claims is about."
     present = "one seed" if seeds == 1 else f"{seeds} seeds"
     fewest = count_fewest_seeds(2 * claims)
     return (
@@ -293,12 +297,19 @@ def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
     titles: dict[str, None] = {}
     for table in tables:
         exhibit, block = _find_block(part, load, table)
-        if block != own_block:
+        if block != own_block or not trains_alike(part, own_block):
             titles[repr(exhibit.blocks[block])] = None
     if not titles:
         return []
     suites = " and ".join(titles)
     return [f"Paper: where it prints nothing of {part.suite}, its numbers of {suites} stand."]
+
+
+# by the paper's main table: that of its suites with other budgets
+OF_OTHER_BUDGETS = {
+    "main_pretraining": "budgets_pretraining",
+    "main_downstream": "budgets_downstream",
+}
 
 
 def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
@@ -308,13 +319,10 @@ def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     """
     own_block = part.printed.get(part.suite, part.suite)
     main = load(table)
-    budgets = load(table.replace("main", "budgets"))
+    budgets = load(OF_OTHER_BUDGETS.get(table, table))
     exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.blocks), main)
     architecture = part.runs[0].line.config["model"]["architecture"]
-    family = architecture[:3]
-    candidates = [
-        own_block,
-        *(block for block in exhibit.blocks if block.startswith(family)),
-        *exhibit.blocks,
-    ]
+    family = architecture.partition("_")[0]  # "bert" of bert_preln, as of the suite bert_base
+    of_family = [block for block in exhibit.blocks if block.partition("_")[0] == family]
+    candidates = [own_block, *of_family, *exhibit.blocks]
     return exhibit, next(block for block in candidates if block in exhibit.blocks)

@@ -1,7 +1,4 @@
-"""Tables of models and settings.
-
-They show ladders of sizes with their training settings, and the settings of fine-tuning.
-"""
+"""Tables of models: ladders of sizes with their training settings."""
 
 from __future__ import annotations
 
@@ -12,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import notes
+from analysis import notes, paper_suites
 from analysis.exhibits import PrintedValue, TableExhibit, add_printed
+from analysis.paper_suites import GROWING
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.ledger.records import DoneLine, find_last
@@ -52,7 +50,6 @@ PROPERTIES: Mapping[str, tuple[str, Show]] = {
 }
 SIZE = tuple(PROPERTIES)[:6]
 Printed = Mapping[tuple[str, str, str, str], PrintedValue]
-GROWING = "elle"  # the method that the ladders are of, and the paper's row
 MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
 
 
@@ -93,6 +90,10 @@ class ArchitectureTable(TableExhibit):
 
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
         """The lines of a block, one a stage."""
+        alike = 0
+        if printed:
+            suite = self.find_paper_suite(part)
+            alike = paper_suites.count_by_row(part, suite)[make_slug(runs[0].row)]
         ids = [run.id for run in runs]
         stages = part.stages[part.stages["run"].isin(ids)]
         is_growing = runs[0].line.method == GROWING
@@ -119,7 +120,7 @@ class ArchitectureTable(TableExhibit):
                     few_seeds=int(is_measured and len(ends) == 1),
                 )
                 value_of_paper = printed.get((f"m{number}", number, name, ""))
-                cells.append(add_printed(cell, value_of_paper))
+                cells.append(add_printed(cell, value_of_paper if index < alike else None))
             rows.append(TableRow(f"M{number}", tuple(cells)))
         return rows
 
@@ -185,15 +186,22 @@ class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def _build(self, study: Study) -> Table:
-        printed: dict[tuple[str, str], PrintedValue] = {}
-        if all(study.printed.get(suite, suite) for suite in study.suites):
-            for number in self.printed:
-                printed[number.row, number.column] = number
         tasks = {}
+        printed: dict[tuple[str, str], PrintedValue] = {}
         for part in study.parts:
-            for task in part.runs[0].line.tasks:
-                if task["domain"]:
-                    tasks[task["title"] or task["name"]] = task
+            suite = self.find_paper_suite(part)
+            run = part.runs[0]
+            is_own = paper_suites.is_own_text(run, len(run.domains))
+            is_alike = paper_suites.trains_alike(part, suite) and not is_own
+            domains = {domain.name: domain.title for domain in run.domains}
+            for task in run.line.tasks:
+                if not task["domain"]:
+                    continue
+                title = task["title"] or task["name"]
+                tasks[title] = task
+                if is_alike and paper_suites.find_domain(suite, title) == domains[task["domain"]]:
+                    numbers = [number for number in self.printed if number.column == title]
+                    printed |= {(number.row, title): number for number in numbers}
         rows = []
         for name, show in SETTINGS.items():
             cells = []

@@ -43,6 +43,7 @@ from benchmark.settings.names import make_slug
 from benchmark.settings.units import list_recorded_units
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
+Values = dict[str, Any]  # of a line of a frame, by its columns
 _MEASURED = ("ap", "ap_plus", "log_ap_plus")
 
 
@@ -143,12 +144,12 @@ class Study:
             for score in stage
             if score.protocol == "finetune"
         }
-        lines: list[tuple[Any, ...]] = []
+        lines: list[Values] = []
         for run in self.runs:
             is_fine_tuned = run.suite in fine_tuned
             for stage, scores in enumerate(run.scores):
-                place = (*_describe_run(run), stage)
-                lines += [(*place, *score) for score in _average_scores(scores, is_fine_tuned)]
+                place = {**_describe_run(run), "stage": stage}
+                lines += [place | score for score in _average_scores(scores, is_fine_tuned)]
         columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline", "beside"]
         return pd.DataFrame(lines, columns=columns).astype({"headline": bool, "beside": bool})
 
@@ -176,7 +177,7 @@ class Study:
         """The records of one kind that a measure of the models wrote."""
         names = [*columns, "reason"]
         lines = [
-            (*_describe_run(run), stage, *(getattr(line, name) for name in names))
+            {**_describe_run(run), "stage": stage, **structs.asdict(line)}
             for run in self.runs
             for stage, measures in enumerate(run.similarities)
             for line in measures
@@ -370,6 +371,7 @@ class Study:
         seeds = losses.keys() & other_losses.keys()
         changes = defaultdict[str, list[Floats]](list)
         tokens: dict[str, Floats] = {}
+        origins = self._find_sources(suite, row, stage)
         for seed in seeds:
             texts = losses[seed]
             for text, documents in texts.items():
@@ -379,8 +381,22 @@ class Study:
         variances = []
         for text, parts in changes.items():
             change = np.sum(parts, axis=0)
-            variances.append(estimate_document_variance(change, tokens[text]))
+            sources = origins.get(text, ())[: len(change)]
+            is_known = len(sources) == len(change)
+            variance = estimate_document_variance(
+                change, tokens[text], sources if is_known else None
+            )
+            variances.append(variance)
         return sum(variances)
+
+    def _find_sources(self, suite: str, row: str, stage: int) -> dict[str, list[int]]:
+        """By text what each validation document was cut from, where some share that."""
+        for run in self.list_runs(suite):
+            if make_slug(run.row) == make_slug(row) and run.finished > stage:
+                data = find_header(run.stages[stage]).data
+                known = {name: info.get("valid_sources") for name, info in data.items()}
+                return {name: sources for name, sources in known.items() if sources}
+        return {}
 
     def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
         """Of each seed of a row the tokens and nats of each document.
@@ -539,13 +555,19 @@ _STAGE = [
 ]
 
 
-def _describe_run(run: RunRecords) -> tuple[Any, ...]:
+def _describe_run(run: RunRecords) -> Values:
     """The values of the columns RUN."""
-    line = run.line
-    return run.suite, run.row, line.row_index, line.method, run.id, run.seed
+    return {
+        "suite": run.suite,
+        "row": run.row,
+        "row_index": run.line.row_index,
+        "method": run.line.method,
+        "run": run.id,
+        "seed": run.seed,
+    }
 
 
-def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[Values]:
     """The lines of a run in `Study.evaluations`, with what was charged in each of the units."""
     names = [domain.name for domain in run.domains]
     spent = dict.fromkeys(("charged", *units), 0.0)
@@ -560,20 +582,20 @@ def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[tup
         ap_plus = metrics.average_increase(perplexity, finished, index)
         log_ap_plus = metrics.average_increase(np.log(perplexity), np.log(finished), index)
         for order, line in enumerate(evaluations):
-            yield (
-                *_describe_run(run),
-                index,
-                order,
-                line.phase,
-                line.fraction,
-                *_sum_charges(spent, line.charged, unit).values(),
-                done is not None and line is evaluations[-1],
-                spent,
-                ap[order],
-                ap_plus[order],
-                log_ap_plus[order],
-                perplexity[order],
-            )
+            yield {
+                **_describe_run(run),
+                **_sum_charges(spent, line.charged, unit),
+                "stage": index,
+                "order": order,
+                "phase": line.phase,
+                "fraction": line.fraction,
+                "is_end": done is not None and line is evaluations[-1],
+                "begun": spent,
+                "ap": ap[order],
+                "ap_plus": ap_plus[order],
+                "log_ap_plus": log_ap_plus[order],
+                "perplexity": perplexity[order],
+            }
         if done is None:
             break
         if evaluations:  # a stage may train nothing, and then evaluates nothing
@@ -581,35 +603,35 @@ def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[tup
         spent = _sum_charges(spent, done.charged, unit)
 
 
-def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[Any, ...]:
+def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> Values:
     """The line of a stage in `Study.stages`."""
     head = find_header(stage)
     done = find_last(stage, DoneLine)
     unit = head.budget.unit
     provenance = head.provenance
     share = done.cores.share if done else None
-    return (
-        *_describe_run(run),
-        index,
-        head.domain,
-        unit,
-        head.budget.amount,
-        sum(phase["share"] for phase in head.phases),
-        done.charged[unit] if done else np.nan,
-        done.charged["seconds"] if done else np.nan,
-        describe_hardware(provenance),
-        provenance.code,
-        ", ".join(f"{name} {version}" for name, version in provenance.packages.items()),
-        head.parameters,
-        head.trainable,
-        head.layers,
-        head.hidden_size,
-        np.nan if share is None else share,
-        done is not None,
-    )
+    return {
+        **_describe_run(run),
+        "stage": index,
+        "domain": head.domain,
+        "unit": unit,
+        "amount": head.budget.amount,
+        "shares": sum(phase["share"] for phase in head.phases),
+        "charged": done.charged[unit] if done else np.nan,
+        "seconds": done.charged["seconds"] if done else np.nan,
+        "hardware": describe_hardware(provenance),
+        "code": provenance.code,
+        "packages": ", ".join(f"{name} {value}" for name, value in provenance.packages.items()),
+        "parameters": head.parameters,
+        "trainable": head.trainable,
+        "layers": head.layers,
+        "hidden_size": head.hidden_size,
+        "cores": np.nan if share is None else share,
+        "done": done is not None,
+    }
 
 
-def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterator[tuple[Any, ...]]:
+def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterator[Values]:
     """The scores of one model in `Study.scores`, less the columns of their run and stage.
 
     `is_fine_tuned`: the suite fine-tunes, so a linear probe stands beside that.
@@ -624,8 +646,13 @@ def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterato
     for key, test_by_seed in tests.items():
         *_, protocol, prompt, _ = key
         mean = fmean(test_by_seed.values())
-        is_extra = protocol != "finetune" and is_fine_tuned
-        yield (*key, mean, len(test_by_seed), prompt == headline, is_extra)
+        yield {
+            **dict(zip(_SCORE, key, strict=True)),
+            "test": mean,
+            "finetuning_seeds": len(test_by_seed),
+            "headline": prompt == headline,
+            "beside": protocol != "finetune" and is_fine_tuned,
+        }
 
 
 def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

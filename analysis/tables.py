@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -385,14 +386,25 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 _CSV = ("mean", "sd", "ci_low", "ci_high", "n_seeds", "text", "paper_value", "paper_corrected")
 
 
+# changes and intervals such as "+1.2%" and "−3 to +4 pt", which begin like a formula and are none
+_NUMBERS = re.compile(r"[-+][\d.,]+ ?(%|pt)?( to [-+−]?[\d.,]+ ?(%|pt)?)?")
+
+
+def _escape_csv(text: str) -> str:
+    """A text with an apostrophe before it where a spreadsheet would take it for a formula."""
+    is_formula = text[:1] in tuple("=+-@\t\r") and not _NUMBERS.fullmatch(text)
+    return f"'{text}" if is_formula else text
+
+
 def to_csv(table: Table) -> str:
     """One line a cell, for other programs.
 
-    ci_low and ci_high: the 95% Student t interval of the mean over n_seeds values.
+    ci_low and ci_high: the 95% Student t interval of the mean over n_seeds values. pandas reads a
+    domain that is called NA with `keep_default_na=False`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "block", table.stub, "group", "column", *_CSV])
+    writer.writerow(["table", "block", _escape_csv(table.stub), "group", "column", *_CSV])
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
@@ -401,7 +413,8 @@ def to_csv(table: Table) -> str:
                 values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
                 count = len(cell.values) or ""
                 texts = [cell.text, cell.printed, cell.corrected]
-                writer.writerow([*place, *values, count, *texts])
+                names = map(_escape_csv, place)
+                writer.writerow([*names, *values, count, *map(_escape_csv, texts)])
     return out.getvalue()
 
 

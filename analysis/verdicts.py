@@ -55,6 +55,8 @@ class Comparison:
     excess: Floats
     # of the mean change, by the choice of the validation text's documents
     text_variance: float = 0.0
+    is_unpaired: bool = False  # both rows are measured, and no seed has both
+    has_diverged: bool = False  # some value is infinite
 
     @cached_property
     def p_values(self) -> tuple[float, float]:
@@ -62,7 +64,7 @@ class Comparison:
 
         The latter is corrected for the number of bounds.
         """
-        p_above, p_below = compute_one_sided_p(self.excess.T)
+        p_above, p_below = compute_one_sided_p(self.excess.T, self.text_variance)
         bounds = len(self.excess)
         return float(p_above.max()), min(1.0, bounds * float(p_below.min()))
 
@@ -106,6 +108,10 @@ class Verdict:
         """Why it is not decidable, where that is not because the seeds differ too much."""
         if self.state != "not decidable":
             return ""
+        unpaired = [comparison for comparison in self.comparisons if comparison.is_unpaired]
+        if unpaired:
+            pairs = [f"both {comparison.row} and {comparison.other}" for comparison in unpaired]
+            return f"no seed has {', nor '.join(dict.fromkeys(pairs))}"
         missing = []
         slugs: set[str] = set()
         for comparison in self.comparisons:
@@ -119,8 +125,10 @@ class Verdict:
             return f"nothing measured of {', '.join(unmeasured)}"
         if missing:
             return f"{len(missing)} of {len(self.comparisons)} comparisons not measured yet"
-        if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
+        if any(comparison.has_diverged for comparison in self.comparisons):
             return "a run diverged"
+        if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
+            return "a number is missing in the records of a seed"
         seeds = min(len(comparison.changes) for comparison in self.comparisons)
         fewest = count_fewest_seeds(self._tests_of_the_weakest)
         if seeds >= fewest:
@@ -135,11 +143,13 @@ class Verdict:
         They would have done so in four of five cases. It is that of the weakest comparison alone,
         on the side of the bound on which it is. NaN where they decided, or could not.
         """
-        values = self.weakest.margin
-        if self.state != "not decidable" or self.reason or len(values) < 2:
+        if self.state != "not decidable" or self.reason or self.seeds < 2:
             return math.nan
+        weakest = self.weakest
+        values = weakest.margin
         sd = float(np.std(values, ddof=1))
-        return find_detectable_mean(sd, len(values), self._tests_of_the_weakest)
+        tests = self._tests_of_the_weakest
+        return find_detectable_mean(sd, len(values), tests, weakest.text_variance)
 
     @property
     def _tests_of_the_weakest(self) -> int:
@@ -155,10 +165,11 @@ class Verdict:
 def find_weakest(comparisons: Sequence[Comparison]) -> Comparison:
     """The measured comparison that is least on the claim's side.
 
-    It has the largest p-value, and of those the smallest mean.
+    It has the largest p-value, and of those the smallest mean. Where none is measured it is the
+    first.
     """
     measured = [comparison for comparison in comparisons if comparison.changes.size]
-    return max(measured, key=_rank_weakness)
+    return max(measured, key=_rank_weakness, default=comparisons[0])
 
 
 def _rank_weakness(comparison: Comparison) -> tuple[float, float]:
@@ -169,7 +180,7 @@ def _rank_weakness(comparison: Comparison) -> tuple[float, float]:
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have.
 
-    There are none where no comparison has any seed.
+    There are none where nothing of two rows is measured.
     """
     stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
     columns = [""]
@@ -181,7 +192,7 @@ def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     for row, rival, stage, column in product(claim.rows, rivals, stages, columns):
         comparison = _compare(claim, values, row, rival, stage, column)
         comparisons.append(comparison)
-        is_measured |= bool(comparison.changes.size)
+        is_measured |= bool(comparison.changes.size) or comparison.is_unpaired
     return tuple(comparisons) if is_measured else ()
 
 
@@ -215,6 +226,8 @@ def _compare(
         changes=changes,
         excess=excess,
         text_variance=values.compute_text_variance(row, other, stage) if is_ap else 0.0,
+        is_unpaired=bool(tests and references and not seeds),
+        has_diverged=bool(np.isinf([*test_values, *reference_values]).any()),
     )
 
 

@@ -103,15 +103,15 @@ class Lease:
         return True
 
     def acquire(
-        self, wait: Callable[[], None] = lambda: None, poll: Callable[[], object] = lambda: None
+        self, wait: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None
     ) -> None:
         """Take it, and wait for it where another has it.
 
-        `wait` is called once if there is a wait, `poll` before each further try: it may raise.
+        `wait` is called once if there is a wait, `check` before each further try: it may raise.
         """
         pause, longest = PAUSES
         while not self.try_acquire():
-            poll()
+            check()
             if pause == PAUSES[0]:
                 wait()
             time.sleep(pause)

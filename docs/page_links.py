@@ -19,7 +19,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 import methods
-import paper_tables
+from analysis import report
 from benchmark.ledger.archive import lay_out, read_archives
 from benchmark.ledger.runs import load_runs
 
@@ -84,7 +84,7 @@ def render_reports() -> list[Path]:
             ):
                 records = lay_out(archives, Path(scratch), [suite.name]).root
                 if load_runs(records, suite.name):
-                    paper_tables.write_report([(suite, configs)], records, out)
+                    report.write_report([(suite, configs)], records, out)
                     pages.append(out / suite.name / "index.html")
     return pages
 

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmark.jobs import executors
 from benchmark.settings.decides import list_purposes
+from benchmark.settings.names import list_executor_names
 from benchmark.settings.suite import Suite
 
 INTRODUCTION = """\
@@ -19,12 +21,12 @@ INTRODUCTION = """\
 <!-- rendered by `python -m docs.suite_keys`; change the settings' descriptions, not this page -->
 
 A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes
-over all of another suite: give only what differs. Paths, that of `extends` too, are relative to the
-file in which they stand. `${NAME}` in any text is taken from the environment, and a path that
-begins with it is as it stands there. `--set data.memory_tokens=1000` on the command line overrides
-one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this name; so does `set` of a
-row, for that row alone. A key that is not listed here is an error. The options of a method are the
-fields of its class in `methods/`.
+over all of another suite: give only what differs. Paths, that of `extends` too, are relative to
+the file in which they stand. `${NAME}` in a path, and in no other text, is taken from the
+environment. A path that begins with it is as it stands there. `--set data.memory_tokens=1000` on
+the command line overrides one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this
+name; so does `set` of a row, for that row alone. A key that is not listed here is an error. The
+options of a method are the fields of its class in `methods/`.
 
 "Decides" says what another value makes new: the weights of models, the text that they read, rows of
 tables, scores of tasks, or those by fine-tuning alone. A place says only where files lie."""
@@ -48,6 +50,14 @@ def render() -> str:
     suite = Suite.model_json_schema()
     suite["required"].remove("name")  # a file that does not say it has its own
     del suite["properties"]["tuned"]  # nobody writes it by hand
+    for name in list_executor_names():
+        if settings := executors.find(name).settings:
+            section = settings.model_json_schema()
+            suite["$defs"] |= {**section.pop("$defs"), section["title"]: section}
+            suite["properties"][name] = {
+                "$ref": f"#/$defs/{section['title']}",
+                "description": f"what jobs ask of `--executor {name}`",
+            }
     sections = list(_find_sections("", suite, suite["$defs"]))
     places: dict[str, list[str]] = {}  # by kind of section
     for place, schema in sections:

@@ -5,7 +5,8 @@ from analysis.score_tables import ScoreTable
 EXHIBIT = ScoreTable(
     label="table:table4",
     caption=(
-        "Downstream score (F1, %) of combinations of WE, DE, FRW, δN and PT after the last domain."
+        "Downstream score ({score}, %) of combinations of WE, DE, FRW, δN and PT after the last "
+        "domain."
     ),
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
 )

@@ -2,6 +2,7 @@
 
 from analysis.pictures import AttentionFigure
 
+MEASURE = "attention"
 EXHIBIT = AttentionFigure(
     label="fig:attn_similar",
     caption=(

@@ -5,13 +5,14 @@ from analysis.score_tables import ScoreTable
 EXHIBIT = ScoreTable(
     label="table:downstream_few_time_memory",
     caption=(
-        "Downstream score (F1, %) after the last domain with half the train wall time, and "
-        "with a memory of 34M tokens."
+        "Downstream score ({score}, %) after the last domain with a smaller budget, and with a "
+        "smaller memory."
     ),
     blocks={
-        "half_time": "Half train wall time",
-        "small_memory": "Smaller memory",
+        "half_time": "Half train wall time from the second domain on",
+        "small_memory": "Memory of 34M tokens",
         "bert_base": "Full train wall time and memory",
     },
+    told=("budget.unit", "budget.amount", "data.memory_tokens"),
     only={"bert_base": ("ELLE",)},
 )

@@ -4,14 +4,12 @@ from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:few_time_memory",
-    caption=(
-        "AP and AP⁺ with half the train wall time from the second domain on, and with a "
-        "memory of 34M tokens."
-    ),
+    caption=("AP and AP⁺ with a smaller budget, and with a smaller memory."),
     blocks={
-        "half_time": "Half train wall time",
-        "small_memory": "Smaller memory",
+        "half_time": "Half train wall time from the second domain on",
+        "small_memory": "Memory of 34M tokens",
         "bert_base": "Full train wall time and memory",
     },
+    told=("budget.unit", "budget.amount", "data.memory_tokens"),
     only={"bert_base": ("ELLE",)},
 )

@@ -7,6 +7,6 @@ from analysis.curves import ScoreFigure
 
 EXHIBIT = ScoreFigure(
     label="fig:avg_f1",
-    caption="Downstream score (F1, %) after each stage.",
+    caption="Downstream score ({score}, %) after each stage.",
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
 )

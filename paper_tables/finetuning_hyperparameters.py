@@ -5,5 +5,8 @@ from analysis.setting_tables import HyperparameterTable
 EXHIBIT = HyperparameterTable(
     label="tab:finetune",
     caption="Hyper-parameters of fine-tuning on the downstream tasks.",
-    blocks={"tasks": "Tasks of the paper"},
+    blocks=dict.fromkeys(
+        ("bert_base", "bert_large", "half_time", "small_memory", "ablation"),
+        "Growing from BERT L6_D384 to L12_D768",
+    ),
 )

@@ -8,7 +8,8 @@ from analysis.score_tables import PromptTable
 EXHIBIT = PromptTable(
     label="table:table5",
     caption=(
-        "Downstream score (F1, %) after the last domain, fine-tuned with different domain prompts."
+        "Downstream score ({score}, %) after the last domain, fine-tuned with different domain "
+        "prompts."
     ),
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
 )

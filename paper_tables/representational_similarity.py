@@ -2,6 +2,7 @@
 
 from analysis.curves import SimilarityFigure
 
+MEASURE = "similarity"
 EXHIBIT = SimilarityFigure(
     label="fig:similarity",
     caption=(

@@ -1,6 +1,7 @@
 """AP and AP+ against the budget.
 
-It stands for the paper's figures main_exp, bert_*, gpt, few_*, hyper_* and same_layer.
+It stands for the paper's figures main_exp, bert_*, gpt, few_*, hyper_*, same_layer, expansion, FRW
+and prompt.
 """
 
 from analysis.curves import TrendFigure

@@ -22,24 +22,21 @@ FLOORS = (BASE, *(f"benchmark.{room}" for room in ROOMS))
 MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
     "methods": {*FLOORS[: FLOORS.index("benchmark.training") + 1]},
     "analysis": {BASE, "benchmark.settings", "benchmark.ledger"},
-    "paper_tables": {
-        BASE,
-        "benchmark.settings",
-        "benchmark.ledger",
-        "benchmark.training",
-        "benchmark.downstream",
-        "methods",
-        "analysis",
-    },
+    "paper_tables": {"analysis"},
     "run_all": {*FLOORS, "methods", "analysis", "paper_tables"},
 }
-# analysis works from records; only this looks into models
-LOOKS_INTO_MODELS = {"analysis.model_similarity"}
+MAY_IMPORT_MORE = {
+    # analysis works from records; only this looks into models
+    "analysis.model_similarity": {*FLOORS[: FLOORS.index("benchmark.jobs")]},
+    # asks what identifies a run, and which scores are of it
+    "analysis.report": {"benchmark.training", "benchmark.downstream", "methods"},
+}
 ENTRANCE = (
     "benchmark",
     "run_all",
 )  # `import benchmark` in a notebook; no file of the package asks for it
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
+LOOKS_INTO_MODELS = "analysis.model_similarity"
 WITHOUT_TORCH = (
     *(
         "benchmark.settings.suite",
@@ -48,7 +45,7 @@ WITHOUT_TORCH = (
         "benchmark.ledger.store",
     ),
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
-    *("analysis.page", "paper_tables", "run_all"),
+    *("analysis.page", "analysis.report", "run_all"),
 )
 READS_A_CLOCK = {f"benchmark.training.{name}" for name in ("clock", "progress", "processes")}
 MOST_NODES = 5_200  # syntax nodes of a file, a size that no layout changes
@@ -97,13 +94,9 @@ def arrows(for_types: bool = True) -> dict[str, set[str]]:
 @pytest.mark.parametrize("module", FILES)
 def test_imports_go_one_way(module: str) -> None:
     rooms = {room_of(name) for name in arrows()[module]} - {room_of(module)}
-    may = (
-        MAY_IMPORT["benchmark.jobs"] | {"analysis"}
-        if module in LOOKS_INTO_MODELS
-        else MAY_IMPORT[room_of(module)]
-    )
+    may = MAY_IMPORT[room_of(module)] | MAY_IMPORT_MORE.get(module, set())
     assert rooms <= may, f"{module} imports {rooms - may}"
-    if room_of(module) in ("analysis", "paper_tables") and module not in LOOKS_INTO_MODELS:
+    if room_of(module) in ("analysis", "paper_tables") and module != LOOKS_INTO_MODELS:
         packages = {name.partition(".")[0] for name in imported(module)}
         assert not packages & TORCH, f"{module} imports torch"
 
@@ -173,6 +166,13 @@ def test_what_trains_reads_no_clock() -> None:
         if room_of(module) in trains and {"time", "datetime"} & set(imported(module))
     }
     assert read <= READS_A_CLOCK
+
+
+def test_only_its_executor_names_a_cluster() -> None:
+    """Oracle: the words of Slurm, in all files outside of its folder."""
+    for path in FILES.values():
+        if "slurm" not in path.parts:
+            assert not re.search(r"slurm|scancel|squeue", path.read_text(), re.I), path
 
 
 def test_no_test_file_imports_another() -> None:

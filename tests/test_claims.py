@@ -13,14 +13,15 @@ import pytest
 import scipy.stats
 from msgspec import structs
 
-import paper_tables
+from analysis import catalogue
 from analysis.claims import CLAIMS, PAPER, Claim
 from analysis.exhibits import PROMPT_ROWS
-from analysis.inference import find_detectable_mean
+from analysis.inference import estimate_document_variance, find_detectable_mean
 from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, _convert_papers, build_scorecard
 from analysis.study import Study
 from analysis.verdicts import (
+    Comparison,
     Key,
     Measurements,
     Verdict,
@@ -29,12 +30,12 @@ from analysis.verdicts import (
     convert_printed,
     judge,
 )
-from benchmark.ledger.records import EvaluationLine, FailedLine
+from benchmark.ledger.records import EvaluationLine, FailedLine, StageLine
 from benchmark.ledger.runs import load_runs
 from benchmark.settings.names import make_slug
 from tests.support import synthetic
 
-EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.list_exhibits()}
+EXHIBITS = {name: catalogue.load(name) for name in catalogue.list_exhibits()}
 FINAL_AP = ("bert_base", "5", "AP")
 
 
@@ -208,7 +209,7 @@ def test_a_suite_that_extends_a_budgets_is_held_against_that_budgets_numbers() -
     bert = SimpleNamespace(line=SimpleNamespace(config={"model": {"architecture": "bert"}}))
     for block, ap in (("half_time", 4.42), ("bert_base", 4.06)):
         study: Any = SimpleNamespace(suite="mine", printed={"mine": block}, runs=[bert])
-        papers = _convert_papers(study, paper_tables.load)["main_pretraining"]
+        papers = _convert_papers(study, catalogue.load)["main_pretraining"]
         assert papers.get(Key("AP", "elle", 4)) == {0: pytest.approx(ap)}
 
 
@@ -280,6 +281,51 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
         Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study)
     )[:1]
     assert (comparison.stage, comparison.text_variance) == (1, variance)
+    sources = [number // 2 for number in range(count)]  # each source is two documents
+    for run in study.runs:
+        head = run.stages[1][0]
+        assert isinstance(head, StageLine)
+        data = {name: {"valid_sources": sources} for name in domains[:2]}
+        run.stages[1][0] = structs.replace(head, data=data)
+    pairs = [(changes[i] / 2, tokens[i].astype(float)) for i in range(2)]
+    assert study.compute_text_variance("demo", "ELLE", "ER", 1) == pytest.approx(
+        sum(estimate_document_variance(nats, sizes, sources) for nats, sizes in pairs)
+    )
+
+
+def test_the_p_of_ap_holds_the_choice_of_documents():
+    """Oracle: six seeds that agree to 1%, and documents that bring five times as much: p is that of
+    the normal distribution, z = 0.05 / 0.05, and not the floor.
+    """
+    changes = np.array([-0.050, -0.051, -0.049, -0.0505, -0.0495, -0.05])
+    place: dict[str, Any] = {"row": "ELLE", "other": "ER", "stage": 1, "column": ""}
+    place["changes"] = changes
+    alone = Comparison(**place, excess=-changes[None])
+    with_texts = Comparison(**place, excess=-changes[None], text_variance=0.05**2)
+    assert alone.p_values[0] == 0.25**6
+    assert with_texts.p_values[0] == pytest.approx(0.1587, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [("seeds", "no seed has both ELLE and ER"), ("nan", "missing"), ("inf", "diverged")],
+)
+def test_what_cannot_be_decided_has_its_reason(cause, reason):
+    """By hand: seeds of two rows that do not overlap, a number that is not there, a run that
+    diverged, and seeds that are enough.
+    """
+    numbers = Measurements(["WB", "Ns"], {})
+    for seed in range(8):
+        numbers.put("AP", "ER", 1, seed, 10.0 + 0.1 * seed)
+        numbers.put("AP", "ELLE", 1, seed + 8 * (cause == "seeds"), 9.0 + 0.1 * seed**0.5)
+    if cause != "seeds":
+        numbers.put("AP", "ELLE", 1, 3, float(cause))
+    claim = Claim("t", "", ("ELLE",), ("ER",))
+    comparisons = compare(claim, numbers)
+    assert comparisons
+    [verdict] = judge([(claim, comparisons, ())])
+    assert verdict.state == "not decidable" and reason in verdict.reason
+    assert math.isnan(verdict.decidable_from)
 
 
 def test_scorecard_of_synthetic_runs(demo):
@@ -287,7 +333,7 @@ def test_scorecard_of_synthetic_runs(demo):
     -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each
     stage.
     """
-    table = build_scorecard(demo, paper_tables.load)
+    table = build_scorecard(demo, catalogue.load)
     rows = {
         row.label: dict(zip(COLUMNS, row.cells, strict=True))
         for block in table.blocks
@@ -322,9 +368,7 @@ def test_scorecard_of_synthetic_runs(demo):
     assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
     assert any("'Growing from BERT L6_D384 to L12_D768'" in note for note in table.notes)
     same = Study("demo", demo.runs, printed={"demo": "bert_base"})
-    assert not any(
-        "'Growing from" in note for note in build_scorecard(same, paper_tables.load).notes
-    )
+    assert not any("'Growing from" in note for note in build_scorecard(same, catalogue.load).notes)
 
 
 def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
@@ -337,7 +381,7 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
         for line in (line for run in data.runs for stage in run.scores for line in stage):
             line.leaks, line.test_without_leaks = 15, line.test - less * (line.prompt != "none")
         study = Study("demo", data.runs)
-        notes = build_scorecard(study, paper_tables.load).notes
+        notes = build_scorecard(study, catalogue.load).notes
         told = [note for note in notes if note.startswith("Without leaked test examples: ")]
         assert bool(told) == bool(less)
         [leaks] = (
@@ -375,9 +419,7 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
         for seed in range(6)
     ]
     interval = scipy.stats.ttest_1samp(taus, 0.0).confidence_interval(0.95)
-    (note,) = (
-        note for note in build_scorecard(demo, paper_tables.load).notes if "final AP" in note
-    )
+    (note,) = (note for note in build_scorecard(demo, catalogue.load).notes if "final AP" in note)
     expected = (
         f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to "
         f"{interval.high:.2f})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from benchmark.downstream.classifier import (
 from benchmark.downstream.finetune import Trainer
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
+from benchmark.files import CHECKSUMS
 from benchmark.models import build, load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
@@ -163,6 +165,7 @@ def test_domains_of_other_words_are_told_apart(tmp_path):
 def head_by_hand(model, encoded):
     """What transformers' classifiers do with the body's outputs for one row without padding."""
     hidden = encoded.last_hidden_state
+    model = getattr(model, "network", model)
     if hasattr(model, "score"):
         return model.score(hidden[:, -1])
     if hasattr(model, "head"):
@@ -186,9 +189,8 @@ def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, 
         together = trainer._compute_logits(rows, np.arange(6))
         for index, row in enumerate(rows.tokens):
             ids = torch.tensor([row])
-            by_hand = head_by_hand(
-                model, model.base_model(ids, attention_mask=torch.ones_like(ids))
-            )
+            body = getattr(model, "network", model).base_model
+            by_hand = head_by_hand(model, body(ids, attention_mask=torch.ones_like(ids)))
             torch.testing.assert_close(together[index : index + 1], by_hand, atol=1e-5, rtol=1e-5)
 
 
@@ -206,6 +208,7 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
 
     checkpoint = SavedModel(folders[kind])
     theirs = checkpoint.load_classifier(("a", "b", "c"), "two").eval()
+    theirs = getattr(theirs, "network", theirs)
     encoder: Any = Encoder(theirs.base_model)
     ours = ColumnClassifier(encoder, checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
@@ -220,3 +223,37 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
         torch.testing.assert_close(
             ours(ids, mask).logits, theirs(input_ids=ids, attention_mask=mask).logits
         )
+
+
+@pytest.mark.parametrize("pad", [None, "eos", "text"])
+@pytest.mark.parametrize("kind", ["gpt", "llama", "gpt_neox"])
+def test_the_position_comes_from_the_mask_whatever_a_model_pads_with(kind, pad, tmp_path):
+    """Published causal models have no padding token, or that of the end of a text. Oracle: the head
+    by hand on the state of each row's last token, `</s>`, and that of PNN's and LoRA's classifier.
+    """
+    folder = save(tmp_path / "model", kind)
+    (folder / CHECKSUMS).unlink()
+    content = json.loads((folder / "config.json").read_text())
+    content["pad_token_id"] = {None: None, "eos": EOS, "text": 7}[pad]
+    (folder / "config.json").write_text(json.dumps(content))
+    checkpoint = SavedModel(folder)
+    data = data_of(8, 6)
+    rows = replace(encode_rows(checkpoint, data, "right", 0)["test"], padding=EOS)
+    lengths = {len(row) for row in rows.tokens}
+    assert len(lengths) > 1, "some rows are padded"
+    model = checkpoint.load_classifier(data.labels, "two")
+    column = ColumnClassifier(load(folder), checkpoint.config, len(data.labels))
+    column.head.load_state_dict(model.network.score.state_dict())
+    together = []
+    for classifier in (model, column):
+        trainer = Trainer(classifier, TASK, SETTINGS, 0)
+        classifier.eval()
+        with torch.no_grad():
+            together.append(trainer._compute_logits(rows, np.arange(6)))
+    torch.testing.assert_close(together[0], together[1], atol=1e-5, rtol=1e-5)
+    for index, row in enumerate(rows.tokens):
+        assert row[-1] == EOS
+        with torch.no_grad():
+            states = model.network.base_model(torch.tensor([row])).last_hidden_state
+            by_hand = model.network.score(states[:, -1])
+        torch.testing.assert_close(together[0][index : index + 1], by_hand, atol=1e-5, rtol=1e-5)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -127,12 +128,23 @@ class SumsGradientTimesStep(LifelongMethod):
         del self.before
 
 
+@dataclass
+class CountsInAnObject(LifelongMethod):
+    """What it counts is deep inside of what its class holds."""
+
+    counts: ClassVar[SimpleNamespace] = SimpleNamespace(by_name={"steps": [torch.zeros(())]})
+
+    def adjust_gradients(self, learner, memory):
+        self.counts.by_name["steps"][0] += 1
+
+
 @pytest.mark.parametrize(
     ("cheat", "message"),
     [
         (WorksInPhases, r"\bphases .* FLOPs"),
         (WorksAsItIsBuilt, r"\bbuilding .* FLOPs"),
         (SumsGradientTimesStep, r"\bwarm-up .* SumsGradientTimesStep\.path: "),
+        (CountsInAnObject, r"\bwarm-up .* CountsInAnObject\.counts: "),
         (CostsMoreLater, r"\bstep 3, .* FLOPs"),
         (TrainsOnceMoreAtTheEnd, r"stage 1, phase adapt: step 9, at 100% .* FLOPs"),
         (WorksLateInItsFirstPhase, r"stage 0, phase begin: step 9, at 25% .* FLOPs"),

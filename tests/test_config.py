@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import methods
+from benchmark.jobs import executors
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import list_suite_names
@@ -125,6 +126,23 @@ def test_environment_variables(suite_file, monkeypatch) -> None:
         load_suite(path)
     monkeypatch.setenv("SOME_DATA", "/data")
     assert load_suite(path).domains[0].train == ("/data/x.txt",)
+
+
+def test_the_environment_stands_in_paths_alone(suite_file, monkeypatch, tmp_path) -> None:
+    """Oracle: a secret of the environment, which no other text of a suite that somebody handed out
+    may print: titles, names, or what jobs are called with.
+    """
+    monkeypatch.setenv("SOME_TOKEN", "s3cret")
+    monkeypatch.setenv("SOME_DATA", "/data")
+    text = MINIMAL.replace('"T"', '"${SOME_TOKEN}"')
+    text = text.replace('name = "a"', 'name = "a", title = "${SOME_TOKEN}"')
+    text += "[slurm]\npartition = '${SOME_TOKEN}'\n[[rows]]\nname = 'r'\nmethod = 'er'\n"
+    text += "[rows.set]\n'tokenizer.folder' = '${SOME_DATA}/bpe'\n"
+    suite = load_suite(suite_file(text))
+    assert "s3cret" not in suite.model_dump_json()
+    assert suite.title == suite.domains[0].title == "${SOME_TOKEN}"
+    runs = expand(suite, methods.list_rows(suite), [0])
+    assert [run.tokenizer.folder for run in runs] == [None, "/data/bpe"]
 
 
 def test_rows_override_and_share_nothing_else(suite_file) -> None:
@@ -295,11 +313,11 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
 
 
 def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
-    """Oracle: the rule: what all rows share cannot be a row's own."""
+    """Oracle: the rule: what all rows share cannot be a row's own, nor what all jobs share."""
     for key, value in (
         ("order", '"permute"'),
         ("slurm.array_parallelism", "2"),
-        ("slurm.report.time", "2"),
+        ("slurm.report", "{ time = 5 }"),
     ):
         suite = load_suite(
             suite_file(
@@ -307,7 +325,7 @@ def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
             )
         )
         with pytest.raises(ConfigError, match=f"row 'x': '{key}' .*all rows"):
-            expand(suite, methods.list_rows(suite), [0])
+            executors.check_sections(suite, expand(suite, methods.list_rows(suite), [0]))
 
 
 def test_orders_of_domains(suite_file) -> None:
@@ -336,3 +354,15 @@ def test_the_page_of_suite_keys_is_current() -> None:
     """Oracle: the settings' own descriptions; every key has one, or rendering fails."""
     page = (ROOT / "docs" / "suite_keys.md").read_text(encoding="utf-8")
     assert page == suite_keys.render(), "run `python -m docs.suite_keys > docs/suite_keys.md`"
+
+
+def test_what_cannot_be_fine_tuned_is_refused_with_the_suite(suite_file) -> None:
+    """By hand: with one domain there is no other whose prompt would be wrong; with two there is."""
+    task = '[[tasks]]\nname = "t"\ndomain = "a"\ntrain = "t"\ndev = "t"\ntest = "t"\n'
+    text = f'{MINIMAL}{task}[finetuning]\nprompts = ["right", "wrong"]\n'
+    assert load_suite(suite_file(text)).finetuning.prompts == ("right", "wrong")
+    one = text.replace(', { name = "b", packages = ["email"] }', "")
+    one = one.replace(", { layers = 2, hidden_size = 128 }", "")
+    with pytest.raises(ConfigError, match="finetuning.prompts: .*wrong"):
+        load_suite(suite_file(one))
+    assert load_suite(suite_file(one.replace(', "wrong"', ""))).tasks

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import pytest
 import torch
 
 import methods
+from benchmark import cancel
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.ledger.records import CoreShare
 from benchmark.locks import Lease
@@ -16,7 +16,7 @@ from benchmark.settings.suite import Budget
 from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_share
-from benchmark.training.processes import Stopped, World, make_poll
+from benchmark.training.processes import World
 from tests.support.record_lines import read_lines
 
 
@@ -82,8 +82,8 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(stage, "measure_core_share", note)
     tiny = TinyRuns("naive", methods.build, tmp_path)
     tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
-    run = tiny.make_run(tiny.make_config(), "steps", iter([False, True]).__next__)
-    with pytest.raises(Stopped):
+    run = tiny.make_run(tiny.make_config(), "steps")
+    with pytest.raises(cancel.Stopped), cancel.heed(iter([False, True]).__next__):
         run.train(last_stage=0)
     saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     run = tiny.make_run(tiny.make_config(), "steps")
@@ -102,11 +102,9 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     said: list[str] = []
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
-        with pytest.raises(Stopped):
-            mine.acquire(
-                lambda: said.append("waits"), partial(make_poll(iter([False, True]).__next__), True)
-            )
+        with pytest.raises(cancel.Stopped), cancel.heed(iter([False, True]).__next__):
+            mine.acquire(lambda: said.append("waits"), cancel.check)
         assert said == ["waits"] and not mine.number
-    mine.acquire(lambda: said.append("waits"), partial(make_poll(lambda: False), True))
+    mine.acquire(lambda: said.append("waits"), cancel.check)
     assert said == ["waits"] and mine.number
     mine.release()

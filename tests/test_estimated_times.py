@@ -187,6 +187,30 @@ def test_a_row_without_times_stops_no_other(tmp_path: Path) -> None:
         find_times(config)
 
 
+def test_a_row_that_cannot_be_used_stops_no_other(tmp_path: Path) -> None:
+    """Oracle: the rule. The table has ELLE as it was before it had two phases, and no row with
+    Naive's phase: ELLE and Naive are charged by that one phase, as estimates, and train.
+    """
+    table = tmp_path / "times.json"
+    for name in ("elle", "naive"):
+        tiny = TinyRuns(name, methods.build, tmp_path / name)
+        config = tiny.make_config()
+        old = RowTimes(
+            "elle",
+            methods.build("elle").options(),
+            list_settings(config),
+            (StageTimes(0.0, {"old": SECONDS}),) * 3,
+        )
+        step_times.write(table, [old], ALONE.describe_hardware())
+        asked = set_budget(config, table)
+        times = find_stage_times(asked, methods.build(name))
+        assert times == [StageTimes(0.0, {"adapt": SECONDS}, estimated=True)] * 3
+        run = tiny.make_run(asked, name)
+        run.train(last_stage=1)
+        first, second = [read_stage_lines(run.store.stage_file(key)) for key in run.keys[:2]]
+        assert first[-1]["charged"]["steps"] == STEPS and second[-1]["kind"] == "done"
+
+
 def test_one_note_names_the_rows_that_are_estimated(tmp_path: Path) -> None:
     """Oracle: the rows put in; the other row is not named."""
     study = synthetic.study(tmp_path, rows=[("Naive", "naive", {}), ("Mine", "er", {})], stages=2)

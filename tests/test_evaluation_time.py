@@ -122,15 +122,6 @@ def test_evaluation_takes_a_fifth_of_training_at_most(book: str, speed: float) -
     assert suite.budget.amount * 12 * 1.2 <= 610, "of four methods on three domains"
 
 
-def test_a_setting_that_is_not_used_changes_no_key() -> None:
-    """Oracle: the settings of domains before there were these two."""
-    [first, *_] = load_suite("demo").domains
-    assert not {"valid_share", "cut_at_blank_lines"} & {
-        *first.model_dump(),
-        *first.model_dump(mode="json"),
-    }
-
-
 def call(*words: object) -> int:
     return run_all.main([*map(str, words)])
 

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from msgspec import structs
 
-import paper_tables
-from analysis import figures
+from analysis import catalogue, figures
 from analysis.study import Study
 from benchmark.ledger.records import EvaluationLine
 from benchmark.ledger.runs import load_runs
@@ -291,7 +290,7 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
     """Oracle: byte equality under another clock, and another matplotlibrc; PDF font dictionaries of
     TrueType (Type 42) with an embedded file.
     """
-    exhibit = paper_tables.load(name)
+    exhibit = catalogue.load(name)
     assert isinstance(exhibit, figures.FigureExhibit)
     first = exhibit.render(study)
     monkeypatch.setattr("time.time", lambda: 2e9)
@@ -308,20 +307,14 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
-    """Oracle: the exhibit's rows, which are rows of the paper's ablation (table:table3)."""
-    printed = paper_tables.load("ablation_pretraining").printed
-    ablation = list(dict.fromkeys(value.row for value in printed))
-    for name in ("trend_expansion", "trend_frw_noise", "trend_prompt"):
-        exhibit: Any = paper_tables.load(name)
-        assert set(exhibit.rows) < set(ablation)
-    synthetic.write(
-        tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False
-    )
-    runs = load_runs(tmp_path, "ablation")
-    figure = exhibit.draw(Study("ablation", runs))
+    """Oracle: the exhibit's rows, of a study that has others, too."""
+    exhibit: Any = catalogue.load("trend_ap")
+    names = ("EWC", *exhibit.rows, "MAS")
+    rows: list[tuple[str, str, dict[str, Any]]] = [(name, "elle", {}) for name in names]
+    synthetic.write(tmp_path, "demo", rows=rows, seeds=1, scores=False)
+    study = Study("demo", load_runs(tmp_path, "demo"))
+    figure = exhibit.draw(study)
     assert sorted(name.rpartition(" ")[0] for name in named(figure.axes[0])) == sorted(exhibit.rows)
-    colours = [
-        style["color"]
-        for style in figures.choose_styles(Study("ablation", runs), exhibit.rows).values()
-    ]
+    styles = figures.choose_styles(study, exhibit.rows)
+    colours = [style["color"] for style in styles.values()]
     assert figures.GREY not in colours

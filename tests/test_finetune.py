@@ -16,13 +16,13 @@ import torch
 from msgspec import structs
 from torch import nn
 
+from benchmark import cancel
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, encode_rows
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import IN_WINDOW, TaskData, record_baselines
 from benchmark.ledger import records
 from benchmark.settings.tasks import SPLITS, Finetuning
-from benchmark.training.processes import Stopped
 from tests.support.processes import call_apart
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import LENGTH, SETTINGS, TASK, data_of, grid, save, tokenizer
@@ -257,8 +257,10 @@ def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
     """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not
     failed.
     """
-    monkeypatch.setattr(Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(Stopped))
-    with pytest.raises(Stopped):
+    monkeypatch.setattr(
+        Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(cancel.Stopped)
+    )
+    with pytest.raises(cancel.Stopped):
         score_all("a", SavedModel(folders["gpt"]), [data_of(16, 8)], SETTINGS, tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()
 

@@ -14,10 +14,10 @@ import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
 import methods
-import paper_tables
+from analysis import report
 from benchmark.errors import UserError
+from benchmark.jobs.executors.slurm.settings import JobKind, Slurm
 from benchmark.settings.load import load_suite
-from benchmark.settings.slurm import JobKind, Slurm
 from tests.support import synthetic
 
 HOSTILE = "=1+1|../../up<script>x</script>\\input{x}`x`$(x)'\"*x*;x"
@@ -69,7 +69,7 @@ def test_no_text_is_markup_in_a_report(file: str, tmp_path: Path) -> None:
     suite, folder = load_suite(file, SUITE), tmp_path / "all"
     [config] = methods.list_runs(suite)
     synthetic.write_as(folder / "runs", config, [f"stage{index}" for index in range(5)], finished=3)
-    paper_tables.write_report([(suite, [config])], folder / "runs", folder / "out")
+    report.write_report([(suite, [config])], folder / "runs", folder / "out")
     check_report(folder / "out")
     assert {path.name for path in folder.iterdir()} == {"runs", "out"}
 

@@ -85,6 +85,77 @@ def test_p_values_are_students_but_not_below_those_of_equal_differences():
     assert inference.compute_one_sided_p(odd[:1])[0].tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("shared", [0.0, 0.02, 0.5])
+def test_an_interval_and_its_p_have_one_standard_error(shared):
+    """Oracle: duality: the interval holds 0 if and only if p is above 0.05, of 500 samples whose
+    means are drawn near its ends.
+    """
+    rng = np.random.default_rng(5)
+    decided = 0
+    for _ in range(500):
+        changes = rng.normal(0.0, 1.0, 6) + rng.normal(0.0, 1.5)
+        low, high = inference.compute_interval(changes, shared)
+        p = inference.compute_two_sided_p(changes, shared)
+        assert (low <= 0 <= high) == (p > inference.ERRORS)
+        decided += p <= inference.ERRORS
+    assert 50 < decided < 450
+
+
+def test_rows_that_are_equal_over_texts_differ_in_five_percent():
+    """Oracle: 20,000 draws of six seeds that share an error twice as large as their own: 5%; and
+    the 30% that Student's t alone comes to.
+    """
+    rng = np.random.default_rng(6)
+    own = 0.5 * rng.normal(size=(6, 20_000))
+    draws = own + rng.normal(0.0, 0.4, 20_000)
+    shares = []
+    for shared in (0.16, 0.0):
+        above, below = inference.compute_one_sided_p(draws, shared)
+        shares.append(np.mean(2 * np.minimum(above, below) <= inference.ERRORS))
+    assert shares[0] < 0.06 and shares[1] > 0.25
+
+
+def test_verdicts_on_changes():
+    """Oracle: scipy's two one-sided t tests, and by hand: a small change may be told from 0."""
+    changes = np.array([0.011, -0.004, 0.006, 0.002, -0.008, 0.009])
+    greater = scipy.stats.ttest_1samp(changes, -0.03, alternative="greater").pvalue
+    less = scipy.stats.ttest_1samp(changes, 0.03, alternative="less").pvalue
+    floor = 0.25**6
+    assert inference.compute_sameness_p(changes, 0.03) == pytest.approx(max(greater, less, floor))
+    assert inference.compute_sameness_p(changes, 0.03, shared=1e-3) > inference.ERRORS
+    assert inference.name_change(-0.2, 0.01, 1.0, "3%") == "lower"
+    assert inference.name_change(0.01, 0.01, 0.01, "3%") == "higher"
+    assert inference.name_change(0.01, 0.3, 0.01, "3%") == "within 3%"
+    assert inference.name_change(0.01, 0.3, 0.06, "3%") == "not decided"
+
+
+def test_documents_of_one_source_count_as_one():
+    """Oracle: 20,000 resamples of whole sources, whose pieces are alike; where all are of one
+    source its pieces are drawn.
+    """
+    rng = np.random.default_rng(7)
+    sources = np.sort(rng.integers(0, 25, 100))
+    _, sources = np.unique(sources, return_inverse=True)
+    count = int(sources.max()) + 1
+    tokens = rng.integers(50, 90, 100).astype(float)
+    nats = tokens * (3.0 + rng.normal(0, 0.5, count)[sources])
+    sums = [np.bincount(sources, values) for values in (nats, tokens)]
+    drawn = rng.integers(0, count, (20_000, count))
+    expected = (sums[0][drawn].sum(1) / sums[1][drawn].sum(1)).var()
+    found = inference.estimate_document_variance(nats, tokens, sources.tolist())
+    assert found == pytest.approx(expected, rel=0.1)
+    alone = inference.estimate_document_variance(nats, tokens)
+    assert found > 2 * alone
+    assert inference.estimate_document_variance(nats, tokens, [0] * 100) == alone
+
+
+def test_equal_values_have_no_interval():
+    """By hand: six equal changes say nothing of their spread; one seed has no interval either."""
+    assert inference.show_mean(np.full(6, 0.5), str) == ("0.5", "all equal")
+    assert inference.show_mean(np.full(1, 0.5), str) == ("0.5", "")
+    assert inference.show_mean(np.full(6, 0.5), str, shared=0.01)[1] != "all equal"
+
+
 def test_holms_correction():
     """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns
     are on their own.
@@ -117,6 +188,12 @@ def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
         inference.compute_one_sided_p(samples)[0] <= inference.ERRORS / tests
     ).mean() == pytest.approx(0.8, abs=0.01)
     assert math.isnan(inference.find_detectable_mean(2.0, 4, 48))
+    shared = 0.5
+    mean = inference.find_detectable_mean(2.0, seeds, tests, shared)
+    rng = np.random.default_rng(seeds)
+    samples = rng.normal(mean, 2.0, (seeds, 20_000)) + rng.normal(0, shared**0.5, 20_000)
+    found = inference.compute_one_sided_p(samples, shared)[0] <= inference.ERRORS / tests
+    assert 0.7 < found.mean() < 0.9
 
 
 @pytest.mark.parametrize("noise", NOISE)

@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+from benchmark import cancel
 from benchmark.errors import UserError
 from benchmark.jobs.executors.slurm import commands, job
 from benchmark.jobs.executors.slurm.job import TIME_OVER, Task
 from benchmark.jobs.pool import StopSignals
 from benchmark.jobs.work import Worker
 from benchmark.locks import JOB
-from benchmark.training.processes import Sources, Stopped, Taken
+from benchmark.training.processes import Sources
 
 SOURCES = Sources.read()
 SLURM = {
@@ -61,23 +62,24 @@ class Signalled:
     polls: ClassVar[bool] = True
     kind: ClassVar[str] = "stages"
     places: ClassVar[list[Path]] = []  # where it was called
+    done: ClassVar[list[str]] = []  # what is kept of it
 
-    def has_kept_since(self, mark: Path) -> bool:
-        assert mark.exists()
-        return self.kept
+    def describe_progress(self) -> list[str]:
+        return [*self.done]
 
     def find_owning_job(self) -> str:
         return self.owner
 
     def __call__(self, worker: Worker) -> None:
         self.places.append(Path.cwd())
-        assert not worker.asked_to_stop()
+        if self.kept:
+            self.done.append("a step")
+        assert not cancel.is_asked()
         if self.owner and not worker.waits:
-            raise Taken
+            raise cancel.Taken
         for number in self.numbers:
             os.kill(os.getpid(), number)
-        if worker.asked_to_stop():
-            raise Stopped
+        cancel.check()
 
 
 def run(*numbers: int, **of_unit: Any) -> None:
@@ -90,15 +92,15 @@ def test_stop_signals() -> None:
     work that does not poll is stopped at once.
     """
     outside = signal.getsignal(signal.SIGINT)
-    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked:
-        assert not asked()
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as signals:
+        assert not cancel.is_asked()
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-        assert asked() and asked.came == [signal.SIGTERM, signal.SIGINT]
+        assert cancel.is_asked() and signals.came == [signal.SIGTERM, signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) == outside
-    with pytest.raises(Stopped), StopSignals(signal.SIGTERM, at_once=True):
+    assert signal.getsignal(signal.SIGINT) == outside and not cancel.is_asked()
+    with pytest.raises(cancel.Stopped), StopSignals(signal.SIGTERM, at_once=True):
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -8,12 +8,13 @@ import pytest
 import submitit
 from submitit.slurm.slurm import _make_sbatch_string
 
+from benchmark.jobs import executors
+from benchmark.jobs.executors.slurm.settings import KINDS, JobKind, Slurm
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.settings.slurm import KINDS, JobKind, Slurm
 from benchmark.settings.suite import RunConfig
 from tests.support.suite_folder import SuiteFolder, write_texts
 
@@ -55,7 +56,7 @@ exclusive = true
 mail_type = "END"
 mail_user = "me@example.org"
 """
-    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
+    slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
     scripts = {
         kind: _make_sbatch_string("true", "logs", **slurm.list_parameters(kind, ["steps"]))
         for kind in KINDS
@@ -88,7 +89,7 @@ def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) ->
 [slurm.prepare]
 mem = "64GB"
 """
-    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
+    slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
     told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in ("train", "prepare")}
     assert {kind: (asks.get("mem"), asks.get("mem_per_cpu")) for kind, asks in told.items()} == {
         "train": (None, "4GB"),
@@ -112,7 +113,7 @@ constraint = "any"
 partition = "cpu2"
 gpus_per_node = 0
 """
-    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
+    slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
     told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     keys = ("partition", "qos", "constraint", "gres", "nodes", "ntasks_per_node")
     assert {kind: tuple(asks.get(key) for key in keys) for kind, asks in told.items()} == {
@@ -152,11 +153,8 @@ def row_with(tiny: SuiteFolder, what: str, slurm: str = "") -> RunConfig:
 def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> None:
     """Oracle: the same row without it: its id, what records say of it, its stages' keys."""
     plain, asks = row_with(tiny, ""), row_with(tiny, '"slurm.nodes" = 2', 'partition = "main"')
-    assert (
-        plain.slurm is None
-        and asks.slurm
-        and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
-    )
+    assert plain.sections["slurm"] == {}
+    assert asks.sections["slurm"] == {"nodes": 2, "partition": "main"}
     assert (asks.id, make_run_line(asks)) == (plain.id, make_run_line(plain))
     survey = tiny.survey()
     assert survey.plan_keys(asks) == survey.plan_keys(plain)
@@ -170,7 +168,7 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
             for wrong in (-1, "a100:", "a100:0", "four")
         ),
         ({"slurm.partitoin": "gpu"}, r"did you mean 'partition'\?\); there are account, "),
-        ({"slurm.score.tiem": 5}, "slurm.score.tiem: no such key"),
+        ({"slurm.score.tiem": 5}, r"\[slurm\]: score.tiem: no such key"),
         ({"slurm.score.nodes": 2}, r"\bscore\.nodes: "),
         ({"slurm.time": 2}, "signal_delay_s 120 .* 2 minutes"),
     ],
@@ -180,7 +178,7 @@ def test_what_cannot_be_asked_for(
 ) -> None:
     """Oracle: the message names the key, and what may stand there."""
     with pytest.raises(ConfigError, match=message):
-        load_suite(str(tiny.file), settings)
+        executors.check_sections(load_suite(str(tiny.file), settings), [])
 
 
 def test_whole_nodes_under_a_wall_time() -> None:
@@ -200,13 +198,11 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
     load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
     tiny.write(NAIVE, slurm="nodes = 2")
-    assert load_suite(str(tiny.file)).slurm.model_dump(include={"partition", "nodes"}) == {
-        "partition": "gpu",
-        "nodes": 2,
-    }
-    assert load_suite(str(tiny.file), {"slurm.partition": "other"}).slurm.partition == "other"
+    assert load_suite(str(tiny.file)).sections["slurm"] == {"partition": "gpu", "nodes": 2}
+    changed = load_suite(str(tiny.file), {"slurm.partition": "other"})
+    assert changed.sections["slurm"]["partition"] == "other"
     load.SITE.write_text("[training]\nbatch_size = 2\n")
-    with pytest.raises(ConfigError, match=r"\[slurm\].* not training"):
+    with pytest.raises(ConfigError, match=r"slurm.* not training"):
         load_suite(str(tiny.file))
 
 

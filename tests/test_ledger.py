@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 from tokenizers import Tokenizer
 
 import methods
@@ -451,10 +451,11 @@ def test_a_new_setting_changes_no_key(tmp_path: Path) -> None:
     method = methods.build("er")
     texts = ["x", "y"]
     before = config.id, make_stage_keys(config, method, texts)
-    New = create_model("New", __base__=Training, made_up=(Annotated[int, WEIGHTS], 5))
+    create: Any = create_model
+    extended = create("New", __base__=Training, made_up=(Annotated[int, WEIGHTS], 5))
     content = config.training.model_dump()
     for value, is_same in ((5, True), (6, False)):
-        training = New(**content, made_up=value)
+        training = extended(**content, made_up=value)
         changed = config.model_copy(update={"training": training})
         after = changed.id, make_stage_keys(changed, method, texts)
         assert (after[0] == before[0]) == (after[1] == before[1]) == is_same
@@ -464,8 +465,8 @@ def test_every_setting_says_what_it_decides() -> None:
     """Oracle: the fields of all sections: each says it, or holds settings that do, and not both but
     for sections that decide as a whole.
     """
-    left: list[type] = [Suite, RunConfig]
-    seen = set()
+    left: list[type[BaseModel]] = [Suite, RunConfig]
+    seen: set[type[BaseModel]] = set()
     while left:
         kind = left.pop()
         for name, field in kind.model_fields.items():

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import methods
+from benchmark import cancel
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, find_schedule
@@ -23,7 +24,7 @@ from benchmark.settings.units import Work
 from benchmark.training.clock import Clock
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.processes import Stopped, World
+from benchmark.training.processes import World
 from benchmark.training.stage import NonFiniteLoss
 from tests.support.processes import call_apart
 from tests.support.record_lines import read_lines, read_stage_lines
@@ -148,8 +149,8 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
     tiny = TinyRuns("naive", methods.build, tmp_path)
     calls = iter(range(100))
     tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
-    run = tiny.make_run(tiny.make_config(), "run", lambda: next(calls) == 2)
-    with pytest.raises(Stopped):
+    run = tiny.make_run(tiny.make_config(), "run")
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(calls) == 2):
         run.train(last_stage=0)
     saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert (saved["position"]["step"], saved["charged"]["seconds"]) == (3, 0.75)
@@ -194,7 +195,8 @@ def train_and_die(folder: Path, steps: int) -> None:
     """Train ELLE, with a checkpoint after every step, and be killed after so many."""
     tiny, calls = TinyRuns("elle", methods.build, folder), count()
     stop = lambda: bool(next(calls) == steps and os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
-    tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed", stop).train()
+    with cancel.heed(stop):
+        tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed").train()
 
 
 def test_sigkill_costs_nothing_but_time(tmp_path) -> None:
@@ -260,9 +262,10 @@ def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypa
     one is not.
     """
     config = TinyRuns("er", methods.build, tmp_path).make_config()
-    keys = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
+    texts = ["a", "b", "c"]
+    keys = [stage.key for stage in make_stage_keys(config, methods.build("er"), texts)]
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
-    again = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
+    again = [stage.key for stage in make_stage_keys(config, methods.build("er"), texts)]
     assert keys[0] == again[0] and not set(keys[1:]) & set(again[1:])
 
 

@@ -164,7 +164,9 @@ def files() -> Iterator[Case]:
         good.replace('title = "Tiny"', f"title = {'[' * 5000}{']' * 5000}"): "not TOML",
         'extends = "suite.toml"\ntitle = "x"': "extends",
         'extends = "no_such"': "no_such",
-        good.replace('"Tiny"', '"${NO_SUCH_VARIABLE_HERE}"'): "NO_SUCH_VARIABLE_HERE",
+        tiny_suite.SUITE.format(text="${NO_SUCH_VARIABLE_HERE}"): "NO_SUCH_VARIABLE_HERE",
+        "extends = 5": "extends = 5",
+        'extends = ["demo"]': "extends",
         good.partition("[budget]")[0]: "budget",
     }.items():
         yield Case(DRY_RUN.replace(SUITE, "{here}/suite.toml"), names, write("suite.toml", text))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import methods
-import paper_tables
+from analysis import catalogue
 from analysis.comparison import build_comparison
 from analysis.study import Study
 from benchmark.ledger.runs import load_runs
@@ -123,7 +123,7 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) 
             run.line.domains = [run.domains[place] for place in (1, 0, 2)]
     study = Study("orders", runs)
     assert study.stage_titles == ["Domain 1", "Domain 2", "Domain 3"]
-    entry: Any = paper_tables.load("main_pretraining")
+    entry: Any = catalogue.load("main_pretraining")
     table = entry.build(study)
     assert [column.group for column in table.columns if column.name == "AP"] == study.stage_titles
     unigram = [cell.values for cell in table.blocks[0].rows[-1].cells if cell.values]

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import methods
+from benchmark import cancel
 from benchmark.data.tokens import Corpus, prepare
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain, WeightedText
 from benchmark.training.method import Phase
-from benchmark.training.processes import Stopped
 from benchmark.training.stream import Stream
 from tests.support.texts import SMALL, draw, sentences, tiny_corpus, write
 
@@ -165,8 +165,8 @@ def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> N
         return plain.model_copy(update={"domains": (first, *plain.domains[2:])})
 
     steps = iter(range(10_000))
-    with pytest.raises(Stopped):
-        tiny.make_run(config(0.0), "stopped", lambda: next(steps) >= 2).train()
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(steps) >= 2):
+        tiny.make_run(config(0.0), "stopped").train()
     stopped, whole = tiny.train(config(0.0), "stopped"), tiny.train(config(0.0), "whole")
     for one_way, other_way in zip(stopped, whole, strict=True):
         assert all(torch.equal(tensor, other_way[name]) for name, tensor in one_way.items())

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from analysis import catalogue, report
 from analysis.notes import collect_notes, note_contended_stages, note_probes, note_unequal_texts
+from analysis.page import render
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
@@ -67,6 +70,38 @@ def test_a_row_that_other_code_trained_is_named(tmp_path):
     for name in ("main_pretraining", "main_downstream", "units"):
         [note] = (note for note in synthetic.load(name).build(study).notes if "code" in note)
         assert ": ER. " in note
+
+
+def test_core_code_that_was_edited_in_between_is_noted_in_all_formats(tmp_path, capsys):
+    """Oracle: by hand: seed 1 of ER has another hash of the sources, whatever the commits are; the
+    note names both hashes, once, in Markdown, LaTeX, the page and the terminal.
+    """
+    study = synthetic.study(tmp_path / "runs", rows=ROWS, stages=2)
+    place = tmp_path / "out"
+    exhibit = synthetic.load("main_pretraining")
+
+    def set_code(seed: int, code: str) -> None:
+        for run in study.runs:
+            if run.row == "ER" and run.seed == seed:
+                last = run.stages[-1]  # the first is shared
+                provenance = structs.replace(last[0].provenance, code=code)
+                last[0] = structs.replace(last[0], provenance=provenance)
+
+    for run in study.runs:
+        for stage in run.stages:
+            provenance = structs.replace(stage[0].provenance, code="aaa+sources-11")
+            stage[0] = structs.replace(stage[0], provenance=provenance)
+    set_code(1, "bbb+sources-11")
+    assert not any("sources-" in note for note in exhibit.build(study).notes)
+    set_code(1, "bbb+sources-22")
+    study = Study("demo", study.runs)
+    render(study, [exhibit], catalogue.load, place)
+    for name in ("main_pretraining.md", "main_pretraining.tex", "index.html"):
+        text = (place / name).read_text(encoding="utf-8").replace("{-}", "-")
+        [line] = (line for line in text.splitlines() if "edited in between" in line)
+        assert "sources-11" in line and "sources-22 (ER)" in line
+    report._print_exhibits(study, [exhibit], place, "ours")
+    assert "sources-22 (ER)" in capsys.readouterr().out
 
 
 def test_rows_that_are_told_domains_are_named(tmp_path):

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,17 +20,14 @@ import pandas as pd
 import pytest
 
 from tests.support import forked_python, tiny_suite
+from tests.support.pages import BLOCK, PAGES, Block, copy_project, list_blocks, run_in_shell
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NAMED = re.compile(r"`([\w/]+\.(?:toml|yaml|py))`")
-PROJECT = ("benchmark", "methods", "analysis", "paper_tables", "results/demo")
 TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds 7 --out {name}"
 
 # What takes a command's place.
@@ -47,7 +41,6 @@ NOT_RUN = {
     "make check": "it checks this code, and not what it does; .ci/run calls it",
     ".venv/bin/python -m pytest": "it would run tests in a test",
     ".ci/run": "it installs Slurm, and runs these tests",
-    "python run_all.py doctor": "Slurm: tests/test_slurm.py asks its cluster",
     "make slurm-demo": "Slurm: it starts a cluster; tests/test_slurm.py has one",
     "make gpu-check": "a GPU; tests/test_gpu_check.py runs it with a stand-in",
     "python run_all.py run mine.toml --processes all": "a GPU for each process",
@@ -62,7 +55,8 @@ BLOCKS_NOT_RUN = {
 }
 
 # Pages whose blocks another test runs.
-ELSEWHERE = {"python.md": "tests/test_python_page.py"}
+ELSEWHERE = {"python.md": "tests/test_python_page.py", "slurm.md": "tests/test_slurm_page.py"}
+BLOCKS = {page.name: blocks for page in PAGES if (blocks := list_blocks(page))}
 
 SMALL = "# small\n"
 
@@ -153,7 +147,6 @@ PLACES = {
     ),
     ("downstream.md", "[finetuning]"): Place("finetuning.toml", EXTENDED),
     ("downstream.md", "[evaluate]"): Place("asking.toml", EXTENDED),
-    ("slurm.md", "[slurm]"): Place("site.toml", then="python run_all.py run bert_base --dry-run"),
     ("slurm_details.md", "[[rows]]"): Place("rows.toml", EXTENDED),
     ("slurm_details.md", "[slurm]"): Place("many.toml", EXTENDED),
     ("starting_from_a_model.md", "path/to/model"): Place(
@@ -180,18 +173,9 @@ def python() -> Iterator[str]:
 @pytest.fixture
 def copy(python: str, tmp_path: Path) -> Path:
     """A copy of the project with the files that the pages speak of, whose `python` is forked."""
-    project = tmp_path / "project"
-    for name in PROJECT:
-        shutil.copytree(ROOT / name, project / name)
-    for name in ("run_all.py", "Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, project)
+    project = copy_project(tmp_path / "project")
     forked_python.install(python, project / ".venv/bin/python")
     (project / ".venv/installed").touch()
-    small = tiny_suite.write(project).read_text()
-    for name, domain in {"a": "wb", "b": "bio"}.items():
-        small = small.replace(f'{{ name = "{name}",', f'{{ name = "{domain}",')
-    (project / "benchmark/suites/bert_base.toml").write_text(small)
-    (project / "SUITE.toml").write_text(small)
     for name in DEMO:
         write_lines(
             project / f"texts/{name}.jsonl", [{"text": f"{name} {text}"} for text in list_texts()]
@@ -199,51 +183,34 @@ def copy(python: str, tmp_path: Path) -> Path:
     return project
 
 
-@dataclass(frozen=True)
-class Block:
-    page: str
-    language: str
-    before: str  # the paragraph before it
-    text: str
-
-    def find_place(self) -> Place | None:
-        """Where the table or the paragraph before it says that it goes; None for commands and
-        programs.
-        """
-        for (page, part), place in PLACES.items():
-            if page == self.page and part in self.text:
-                return place
-        endings = {"toml": ".toml", "yaml": ".yaml", "python": ".py"}
-        named = [
-            name
-            for name in NAMED.findall(self.before)
-            if name.endswith(endings.get(self.language, " "))
-        ]
-        if not named:
-            return None
-        return Place(named[-1]) if self.language == "toml" else Place(named[-1], then="")
-
-    def list_commands(self) -> list[str]:
-        """The lines that are run."""
-        lines = self.text.splitlines()
-        return [line for line in lines if not any(line.startswith(command) for command in NOT_RUN)]
-
-    def runs(self) -> bool:
-        if any(page == self.page and part in self.text for page, part in BLOCKS_NOT_RUN):
-            return False
-        return self.language != "bash" or bool(self.list_commands())
-
-
-def list_blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(page.name, match[1], text[: match.start()].rstrip().rpartition("\n\n")[2], match[2])
-        for match in BLOCK.finditer(text)
-        if match[1] != "text"
+def find_place(block: Block) -> Place | None:
+    """Where the table or the paragraph before it says that a block goes; None for commands and
+    programs.
+    """
+    for (page, part), place in PLACES.items():
+        if page == block.page and part in block.text:
+            return place
+    endings = {"toml": ".toml", "yaml": ".yaml", "python": ".py"}
+    named = [
+        name
+        for name in NAMED.findall(block.before)
+        if name.endswith(endings.get(block.language, " "))
     ]
+    if not named:
+        return None
+    return Place(named[-1]) if block.language == "toml" else Place(named[-1], then="")
 
 
-BLOCKS = {page.name: blocks for page in PAGES if (blocks := list_blocks(page))}
+def list_commands(block: Block) -> list[str]:
+    """The lines of a block that are run."""
+    lines = block.text.splitlines()
+    return [line for line in lines if not any(line.startswith(command) for command in NOT_RUN)]
+
+
+def is_run(block: Block) -> bool:
+    if any(page == block.page and part in block.text for page, part in BLOCKS_NOT_RUN):
+        return False
+    return block.language != "bash" or bool(list_commands(block))
 
 
 def write_lines(file: Path, rows: list[dict[str, object]]) -> None:
@@ -331,22 +298,7 @@ def run(command: str, project: Path) -> str:
     make_small(project)
     for words, replacement in REPLACED.items():
         command = command.replace(words, replacement)
-    environment = {
-        **os.environ,
-        "PATH": f"{project}/.venv/bin:{os.environ['PATH']}",
-        "HF_HUB_OFFLINE": "1",
-    }
-    shell = ["bash", "-o", "pipefail", "-ec", command]
-    done = subprocess.run(
-        shell,
-        cwd=project,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
+    return run_in_shell(command, project)
 
 
 @pytest.mark.timeout(1800)  # a page may check a method, and train several
@@ -357,11 +309,11 @@ def test_the_page_runs(page: str, copy: Path) -> None:
     """
     write_what_a_page_speaks_of(page, copy)
     for block in BLOCKS[page]:
-        place = block.find_place()
-        if not block.runs():
+        place = find_place(block)
+        if not is_run(block):
             continue
         if block.language == "bash":
-            for line in block.list_commands():
+            for line in list_commands(block):
                 run(line, copy)
         elif place:
             file = copy / place.file
@@ -382,7 +334,7 @@ def test_the_page_runs(page: str, copy: Path) -> None:
 def test_eight_of_ten_blocks_run() -> None:
     """Oracle: a count of the blocks, and the tables above, whose entries are each of some block."""
     blocks = [block for page in BLOCKS.values() for block in page]
-    tried = [block for block in blocks if block.runs()]
+    tried = [block for block in blocks if is_run(block)]
     assert len(tried) >= 0.8 * len(blocks), f"{len(tried)} of {len(blocks)}"
     for page, part in [*PLACES, *BLOCKS_NOT_RUN]:
         assert any(block.page == page and part in block.text for block in blocks), (

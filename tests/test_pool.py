@@ -19,6 +19,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 import methods
+from benchmark import cancel
 from benchmark.jobs import pool
 from benchmark.jobs.executors import local
 from benchmark.jobs.pool import do_unit, share_machine
@@ -27,7 +28,7 @@ from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.models import devices
 from benchmark.settings.base import ConfigError
-from benchmark.training.processes import Sources, Taken, join
+from benchmark.training.processes import Sources, join
 from tests.support import processes
 from tests.support.suite_folder import (
     SuiteFolder,
@@ -201,7 +202,7 @@ def test_the_last_unit_begins_first_with_threads_of_its_slot_alone(tiny: SuiteFo
     has.
     """
     units = [NoteThreads(tiny.runs, tiny.configs()[0], key) for key in "abc"]
-    assert pool.work_through(units, pool.make_slots(1, [(0,)], 0), lambda: False) == []
+    assert pool.work_through(units, pool.make_slots(1, [(0,)], 0)) == []
     assert (tiny.runs / "notes").read_text() == "c 1\nb 1\na 1\n"
 
 
@@ -341,7 +342,7 @@ def test_who_works_in_turns_does_first_what_nobody_has() -> None:
 
         def __call__(self, worker: Worker) -> None:
             if self.key == "another's" and not worker.waits:
-                raise Taken
+                raise cancel.Taken
             done.append((self.key, worker.waits))
 
     units = [Named(Path(), None, key) for key in ("another's", "first", "second")]  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import methods
+from benchmark import cancel
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns, make_tiny_config
@@ -21,7 +22,6 @@ from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
 from benchmark.training.learner import measure_elapsed
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.processes import Stopped
 from benchmark.training.run import Run
 from benchmark.training.step import Loader, StageInputs, Stepper, make_stage
 from tests.support.record_lines import read_lines
@@ -77,8 +77,8 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(
     asked.train(last_stage=1)
     config, calls = tiny.make_config(precision="auto"), iter(range(100))
     move(began)
-    with pytest.raises(Stopped):
-        tiny.make_run(config, began, lambda: next(calls) == 3).train()
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(calls) == 3):
+        tiny.make_run(config, began).train()
     move(OTHER[began])
     run = tiny.make_run(config, began)
     run.train(last_stage=1)
@@ -182,11 +182,11 @@ def test_a_gpu_without_bf16_computes_in_fp16(
     assert devices.choose_precision("auto", torch.device("cuda", 0)) == expected
 
 
-def in_fp16(tiny: TinyRuns, name: str, asked_to_stop: Any = lambda: False) -> Run:
+def in_fp16(tiny: TinyRuns, name: str) -> Run:
     config = tiny.make_config(
         precision="fp16", max_grad_norm=0.5, micro_batch_size=5, evaluations=1
     )
-    return tiny.make_run(config, name, asked_to_stop)
+    return tiny.make_run(config, name)
 
 
 def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
@@ -235,8 +235,8 @@ def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(
     run = in_fp16(tiny, "fp16")
     expected, skipped = by_hand(run)
     calls = iter(range(100))
-    with pytest.raises(Stopped):
-        in_fp16(tiny, "fp16-stopped", lambda: next(calls) == STEPS - 3).train(last_stage=0)
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(calls) == STEPS - 3):
+        in_fp16(tiny, "fp16-stopped").train(last_stage=0)
     assert 2 < skipped < STEPS - 2, skipped
     for each in (run, in_fp16(tiny, "fp16-stopped")):
         each.train(last_stage=0)

@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import pytest
 
 import methods
+from benchmark import cancel
 from benchmark.data import tokenizer, tokens
 from benchmark.data.documents import DataError, Row
 from benchmark.data.tokenizer import encode_texts
@@ -27,7 +28,6 @@ from benchmark.instruments.conformance import TinyRuns
 from benchmark.locks import Lease
 from benchmark.settings.suite import Tokenizer
 from benchmark.settings.texts import Domain, HubDataset
-from benchmark.training.processes import Stopped, Taken
 from benchmark.training.run import Run
 from tests.support.texts import DATA, SMALL, assert_same, gpt2_files, two_domains
 
@@ -180,26 +180,22 @@ def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monk
     """Oracle: a folder where nothing ended; no text is read for the sample a second time."""
     domains = two_domains(tmp_path)
     undisturbed = prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(tokens, "train_bpe", Mock(side_effect=Stopped))
+    with monkeypatch.context() as patch, pytest.raises(cancel.Stopped):
+        patch.setattr(tokens, "train_bpe", Mock(side_effect=cancel.Stopped))
         prepare(domains, SMALL, DATA, tmp_path / "data")
     with monkeypatch.context() as patch:
         patch.setattr(tokens, "_sample_texts", Mock(side_effect=AssertionError))
         assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), undisturbed)
 
 
-def test_who_polls_may_end_it(tmp_path) -> None:
+def test_it_can_be_stopped(tmp_path) -> None:
     """In the tokenizer's sample, and in each of two domains. Oracle: a folder where nobody did."""
     domains = two_domains(tmp_path)
     for polls in (30, 430, 230):
         left = iter(range(polls))
-
-        def poll(waits: bool, left: Iterator[int] = left) -> None:
-            if next(left, None) is None:
-                raise Stopped
-
-        with pytest.raises(Stopped):
-            prepare(domains, SMALL, DATA, tmp_path / "data", poll=poll)
+        is_over = lambda left=left: next(left, None) is None  # noqa: E731
+        with pytest.raises(cancel.Stopped), cancel.heed(is_over):
+            prepare(domains, SMALL, DATA, tmp_path / "data")
         # the reader's database belongs to this thread, and another could be the one to collect it
         gc.collect()
     assert_same(
@@ -213,20 +209,20 @@ def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> N
     another process has.
     """
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    with pytest.raises(Stopped):
-        tiny.make_run(tiny.make_config(), "stopped", lambda: True)
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: True):
+        tiny.make_run(tiny.make_config(), "stopped")
     run = tiny.make_run(tiny.make_config(), "made")
     text = run.corpus.domains[1].folder
     assert text is not None
     shutil.rmtree(text)
     with Lease(text.with_name(f"{text.name}.lock")):
         given = (run.config, run.make_method, run.store, run.world, run.progress)
-        with pytest.raises(Taken):
+        with pytest.raises(cancel.Taken):
             Run(*given, waits=False)
         asked = iter([False, False])
-        with pytest.raises(Stopped) as stopped:
-            Run(*given, asked_to_stop=lambda: next(asked, True))
-    assert stopped.type is Stopped and not text.exists()
+        with pytest.raises(cancel.Stopped) as stopped, cancel.heed(lambda: next(asked, True)):
+            Run(*given)
+    assert stopped.type is cancel.Stopped and not text.exists()
     assert Run(*given, waits=False).keys == run.keys
 
 

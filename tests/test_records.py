@@ -184,7 +184,8 @@ def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
         "unigram": {"news": 99.0},
         "texts": STAGE["texts"],
     }
-    return {"kind": "run", **texts, "row_index": row_index, "seed": seed, "stages": stages, **rest}
+    place = {"row_index": row_index, "seed": seed, "stages": stages}
+    return {"kind": "run", "schema": records.SCHEMA, **texts, **place, **rest}
 
 
 def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failure(tmp_path):

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from benchmark import cancel
 from benchmark.instruments.conformance import STEPS, TinyRuns
 from benchmark.ledger.runs import load_runs
 from benchmark.locks import NOBODY
 from benchmark.settings.base import ConfigError
+from benchmark.settings.decides import describe
 from benchmark.settings.suite import Training
 from benchmark.training.method import LifelongMethod
-from benchmark.training.processes import Stopped
 from benchmark.training.progress import read_heartbeat
 from benchmark.training.stage import NonFiniteLoss
 from methods.naive import Naive
@@ -167,8 +168,8 @@ def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> 
     before there were any; here they are the same algorithms, so weights agree.
     """
     assert (
-        "deterministic" not in Training().model_dump()
-        and Training(deterministic=True).model_dump()["deterministic"]
+        "deterministic" not in describe(Training(), "weights")
+        and describe(Training(deterministic=True), "weights")["deterministic"]
     )
     tiny = tiny_runs_of(Strict, folder)
     run = tiny.make_run(tiny.make_config(deterministic=True), "strict")
@@ -210,8 +211,8 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
     def waits() -> bool:
         return "acquire" in {frame.name for frame in traceback.extract_stack()}
 
-    run.asked_to_stop = asked_to_stop
-    run.train(last_stage=0)
+    with cancel.heed(asked_to_stop):
+        run.train(last_stage=0)
     assert known[0] == known[1] and not (stage / "checkpoint.pt").exists()
     assert lines_of(run)[-1]["weights"] == lines_of(alone)[-1]["weights"]
 
@@ -227,8 +228,8 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
     assert records.failure and "broken" in records.failure.error
     (folder / "broken").unlink()
     calls = iter(range(100))
-    with pytest.raises(Stopped):
-        tiny.make_run(config, "breaks", lambda: next(calls) == 3).train()
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(calls) == 3):
+        tiny.make_run(config, "breaks").train()
     [records] = load_runs(folder / "breaks", config.suite)
     assert records.failure is None
     run = tiny.make_run(config, "breaks")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-import paper_tables
+from analysis import catalogue
 from analysis.page import render
 from analysis.study import Study
 from analysis.tables import format_number
@@ -152,7 +152,7 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
     suite = load_suite("demo").model_copy(update={"paper": paper, "title": "Tales & <saga>"})
     runs = load_runs(tmp_path / "runs", "demo")
     study = Study("demo", runs, title=suite.title, paper=suite.paper, printed={"demo": "bert_base"})
-    render(study, [synthetic.load("main_pretraining")], paper_tables.load, tmp_path / "out")
+    render(study, [synthetic.load("main_pretraining")], catalogue.load, tmp_path / "out")
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "<h1>Tales &amp; &lt;saga&gt;</h1>" in text
     shown = (

@@ -19,6 +19,7 @@ import torch
 from msgspec.structs import replace
 
 import methods
+from analysis.report import load_study, write_report
 from benchmark.data.prepared import prepare_corpus
 from benchmark.downstream.tasks import load_examples, make_score_key
 from benchmark.errors import UserError
@@ -34,7 +35,6 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
 from methods.er import ER
-from paper_tables import load_study, write_report
 from run_all import main, open_study
 from tests.support.record_lines import append_line, write_lines
 from tests.support.tiny_suite import write
@@ -114,7 +114,7 @@ def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(
     other code; with the same code other keys are those of another run, and refused.
     """
     monkeypatch.setattr(ER, "version", 2)
-    with pytest.raises(studies.ResultsError, match="er-s0-.* version or signature of its method"):
+    with pytest.raises(archive.ResultsError, match="er-s0-.*version: 2, was none"):
         check(study)
     monkeypatch.setattr("benchmark.training.declaration.hash_code", lambda module: "another")
     table = study / "report/tiny/main_pretraining.md"
@@ -244,7 +244,7 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
     shutil.rmtree(folder)
     model.save(folder, prepare_corpus(er, Store(study / "again")).tokenizer)
     assert main([*arguments, second]) == 2
-    assert f"{folder} has weights {hash_weights(model)}, " in capsys.readouterr().err
+    assert f"{folder}: its weights are {hash_weights(model)[:12]}, " in capsys.readouterr().err
 
 
 def test_what_came_later_is_collected_and_another_run_is_refused(

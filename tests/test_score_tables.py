@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from analysis.page import render_page
+from analysis.report import load_study
 from analysis.scorecard import build_scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
@@ -15,7 +16,6 @@ from benchmark.ledger import records
 from benchmark.ledger.runs import load_runs
 from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
-from paper_tables import load_study
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 

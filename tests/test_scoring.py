@@ -13,11 +13,11 @@ import pytest
 
 import methods
 import run_all
+from analysis.report import load_study
 from benchmark.ledger.records import append
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
-from paper_tables import load_study
 from tests.support import tiny_suite
 from tests.support.record_lines import read_lines
 

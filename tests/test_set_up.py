@@ -26,7 +26,7 @@ class NoteMemory(Unit):
 IMPORT = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import benchmark, run_all, benchmark.jobs.pool, benchmark.training.run, methods, paper_tables
+import benchmark, run_all, benchmark.jobs.pool, benchmark.training.run, methods, analysis.report
 from tests.support.memory_maps import count_maps
 print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
 run_all.main(["check", "no_such_method"])
@@ -50,5 +50,5 @@ def test_workers_are_set_up_to_compute(tmp_path) -> None:
     write_texts(tmp_path)
     tiny = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }')
     unit = NoteMemory(tiny.runs, tiny.configs()[0], "key")
-    assert pool.work_through([unit], pool.make_slots(1, [(0,)], 0), lambda: False) == []
+    assert pool.work_through([unit], pool.make_slots(1, [(0,)], 0)) == []
     assert (tiny.runs / "note").read_text() == "0 10000"

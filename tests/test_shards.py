@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import methods
+from benchmark import cancel
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.comparisons import load_weights
 from benchmark.instruments.conformance import (
@@ -21,7 +22,7 @@ from benchmark.instruments.conformance import (
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
 from benchmark.training.batch_parts import check_method
-from benchmark.training.processes import Stopped, join
+from benchmark.training.processes import join
 from benchmark.training.run import Run
 from benchmark.training.shards import Shards, take_local_part
 from tests.support.record_lines import read_stage_lines
@@ -55,10 +56,9 @@ def _train_until_stopped_twice(folder: Path) -> None:
             for steps in (13, 10):  # in the middle of the second stage, and of the third
                 calls = count()
                 stop = lambda calls=calls, steps=steps: world.leads and next(calls) == steps  # noqa: E731
-                with pytest.raises(Stopped):
-                    tiny.make_run(
-                        tiny.make_config(architecture, shard=True, **training), "two", stop, world
-                    ).train()
+                config = tiny.make_config(architecture, shard=True, **training)
+                with pytest.raises(cancel.Stopped), cancel.heed(stop):
+                    tiny.make_run(config, "two", world).train()
 
 
 def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
@@ -139,4 +139,3 @@ def test_what_needs_whole_weights_is_refused_before_any_run() -> None:
         check_method(make_tiny_config("er", shard=True, optimizer="muon"), methods.build("er"))
     with pytest.raises(ValueError, match="shard .*compile .*'fp16'"):
         make_tiny_config("naive", shard=True, compile=True)
-    assert "shard" not in make_tiny_config("naive").training.model_dump()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
 import methods
 from benchmark.downstream.tasks import make_score_key
+from benchmark.jobs.executors import Job
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
 from benchmark.jobs.status import (
     _describe_run,
@@ -25,6 +28,7 @@ from benchmark.ledger.ledger import name_further_seeds
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
+from benchmark.training.progress import Heartbeat
 from tests.support import tiny_suite
 
 # four runs of two stages: the first is shared by Naive and ER
@@ -216,3 +220,21 @@ def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
             records.append(survey.store.run_file(run), each)
     [said] = name_further_seeds(survey.configs, survey.ledger)
     assert said.startswith("! ") and ": 3; --seeds " in said
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expected"),
+    [(0.0, ("running", 0.25)), (-3600.0, ("waiting", 0.0)), (60.0, ("waiting", 0.0))],
+)
+def test_only_a_heartbeat_of_now_is_a_sign_of_life(ahead: float, expected, survey: Survey) -> None:
+    """Of a run of a job of two. Oracle: by hand: an hour ago is too old, and by a clock that is
+    ahead a run that died would look alive until that time has come.
+    """
+    run, store = survey.configs[1], survey.store
+    now = time.time()
+    beat = Heartbeat(0, 2, "x", "adapt", fraction=0.25, tokens_per_second=9.0, time=now + ahead)
+    store.heartbeat_file(run).parent.mkdir(parents=True)
+    store.heartbeat_file(run).write_bytes(msgspec.json.encode(beat))
+    job = Job("7", "train", ("a", "b"), "running", "", submitted=now, log="")
+    state = survey._read_unfinished(RunState(run, "todo", job=job), [make_run_line(run)])
+    assert (state.state, state.fraction) == expected

@@ -91,5 +91,8 @@ def test_the_maps_comparisons() -> None:
     )
     assert lines[0][:3] == ["C", "57k", f"{full} / ER, 57k from the start"]
     assert low in lines[0][4] and high in lines[0][4] and lines[0][3] == "51.0 and 56.2"
-    assert lines[0][6] == f"{max(2 * tests[0].pvalue, 4 * 0.25**3):.2g}" and lines[0][7] == ""
+    assert (
+        lines[0][6] == f"{max(2 * tests[0].pvalue, 4 * 0.25**3):.2g}"
+        and lines[0][7] == "not decided"
+    )
     assert lines[1][6] == f"{tests[1].pvalue:.2g}" and len(lines) == 2

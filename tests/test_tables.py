@@ -6,14 +6,12 @@ import io
 import math
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
-import paper_tables
+from analysis import catalogue, report
 from analysis.exhibits import TableExhibit
 from analysis.study import Study
 from analysis.tables import (
@@ -37,8 +35,6 @@ from benchmark.settings.load import load_suite
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 from tests.support.thorough import program
-
-FILES = Path(paper_tables.__file__).parent / "printed"
 
 
 def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]:
@@ -111,7 +107,7 @@ def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
     assert [bool(cell.number) for cell in cells] == [False] * 5 + [True, False] * 2
     (block,) = load("lifelong_metrics").build(Study("demo", data.runs)).blocks
     late = next(row.cells for row in block.rows if row.label == "ER")
-    assert late[0].values and not late[4].values, "what the last stage decides, and no transfer"
+    assert late[0].values and not late[5].values, "what the last stage decides, and no transfer"
 
 
 @pytest.mark.parametrize("name", ["main_pretraining", "main_downstream"])
@@ -266,7 +262,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
             }
     table = load("lifelong_metrics").build(data)
     (block,) = table.blocks
-    columns = ["ap", "plus", "log", "bits", "forward", "mean", "s", "t", "probe"]
+    columns = ["ap", "plus", "log", "forget", "bits", "forward", "mean", "s", "t", "probe"]
     rows = {row.label: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
     run = next(run for run in data.runs if run.row == "ER")
     last = [
@@ -279,6 +275,11 @@ def test_lifelong_metrics_of_a_run(tmp_path):
         [np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])]
     )
     assert rows["ER"]["log"].mean == pytest.approx(log_rise)
+    best = [min(float(after[name] or 0) for after in last[:4]) for name in names[:4]]
+    worse = [
+        math.log(float(last[4][name] or 0) / low) for name, low in zip(names, best, strict=False)
+    ]
+    assert rows["ER"]["forget"].mean == pytest.approx(np.mean(worse))
     assert rows["ER"]["bits"].mean == pytest.approx(
         np.mean([math.log2(last[4][name] or 1.0) / 4 for name in names])
     )
@@ -302,47 +303,6 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     assert all(cell.missing for cell in block.rows[-1].cells)
 
 
-def brackets(table: Table) -> list[str]:
-    """What is printed beside the cells of a table; its caption speaks of it where there is any."""
-    printed = [
-        cell.printed
-        for block in table.blocks
-        for row in block.rows
-        for cell in row.cells
-        if cell.printed
-    ]
-    assert ("In brackets: printed in the paper." in table.caption) == bool(printed)
-    return printed
-
-
-@pytest.mark.parametrize("name", sorted({path.stem for path in FILES.glob("*.csv")}))
-def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
-    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with
-    other domains from the third stage on those of the first two, and no score.
-    """
-    suite = next(iter(load(name).blocks))
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        (label, "elle", {}) for label in ("ELLE", "WE + FRW", "Expand 0")
-    ]
-    synthetic.write(tmp_path, suite, seeds=1, rows=rows)
-    runs = load_runs(tmp_path, suite)
-    assert brackets(load(name).build(Study(suite, runs), "both"))
-    assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
-    other = (
-        next(table for table in paper_tables.PRINTED if table not in load(name).blocks)
-        if suite != "tasks"
-        else ""
-    )
-    assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
-    for run in runs:
-        run.line.domains[2] = Titled("rev", "Python")
-    marks = brackets(load(name).build(Study(suite, runs), "both"))
-    if "pretraining" in name or name == "expand_size":
-        assert len(marks) == 3, "AP of the first, AP and AP+ of the second"
-    elif "downstream" in name or name == "prompt_finetuning":
-        assert not marks
-
-
 @pytest.mark.parametrize(
     ("content", "printed"),
     [
@@ -357,7 +317,7 @@ def test_a_suite_that_extends_one_of_the_papers_is_held_against_that(content, pr
     """
     (tmp_path / "bert_base.toml").write_text(f"{content}\n")
     suite = load_suite(str(tmp_path / "bert_base.toml"))
-    assert paper_tables.load_study([(suite, [])], tmp_path).printed == {"bert_base": printed}
+    assert report.load_study([(suite, [])], tmp_path).printed == {"bert_base": printed}
 
 
 def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_path):
@@ -381,7 +341,7 @@ def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_pat
         at: value.corrected for at, value in values.items()
     }
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert sum(bool(line["corrected"]) for line in lines) == sum(
+    assert sum(bool(line["paper_corrected"]) for line in lines) == sum(
         bool(value.corrected) for value in values.values()
     )
     for text in (to_markdown(table), to_latex(table)):
@@ -459,7 +419,7 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
     program("pdflatex", package="texlive-latex-recommended")
     synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
     body = to_latex(small_table(NASTY))
-    for name in paper_tables.list_exhibits():
+    for name in catalogue.list_exhibits():
         exhibit = load(name)
         if isinstance(exhibit, TableExhibit):
             body += (
@@ -490,7 +450,7 @@ def test_an_unknown_entry_is_refused_with_the_nearest(monkeypatch):
     hundred more.
     """
     monkeypatch.setattr(
-        paper_tables,
+        catalogue,
         "list_exhibits",
         lambda: ["main_pretraining", *map("another_{}".format, range(100))],
     )
@@ -505,7 +465,7 @@ def test_entries_have_what_a_reader_needs():
     """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and
     headed blocks.
     """
-    exhibits = [load(name) for name in paper_tables.list_exhibits()]
+    exhibits = [load(name) for name in catalogue.list_exhibits()]
     assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
     assert all(
         exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits
@@ -538,8 +498,26 @@ def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
 def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
     """Oracle: their files' names, in the suite's order, without titles."""
     exhibits = [load(name) for name in ("main_pretraining", "units", "trend_ap")]
-    paper_tables._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
+    report._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("also")] == [
         f"also in {tmp_path}: units, trend_ap"
     ]
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx"])
+def test_no_cell_of_a_csv_is_a_formula(name):
+    """By OWASP's list of what spreadsheets compute, in names and texts. Numbers stay."""
+    column = Column(name, name)
+    rows = (
+        TableRow(name, (Cell(text=name),)),
+        TableRow("x", (Cell(text="+1.2%"),)),
+        TableRow("y", (Cell(text="-3.0% to +0.5%", printed="-0.49"),)),
+        TableRow("z", (Cell((-1.5,)),)),
+    )
+    table = Table("t", "t", "c", name, (column,), (Block(name, rows),))
+    lines = list(csv.reader(io.StringIO(to_csv(table))))
+    assert lines[0][2] == f"'{name}"
+    assert lines[1][1:5] == [f"'{name}"] * 4 and lines[1][-3] == f"'{name}"
+    assert lines[2][-3] == "+1.2%" and lines[3][-3:-1] == ["-3.0% to +0.5%", "-0.49"]
+    assert lines[4][5] == "-1.5"

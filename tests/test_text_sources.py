@@ -4,20 +4,26 @@ middle of a data set.
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import pandas
 import pytest
 
+from analysis.tables import Block, Cell, Column, Table, TableRow, to_csv
 from benchmark.data import corpus
 from benchmark.data.documents import DataError
 from benchmark.downstream import tasks
 from benchmark.settings.tasks import HubTask, Task
 from benchmark.settings.texts import Domain, HubDataset
+
+PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 
 class NetworkError(Exception):
@@ -57,3 +63,44 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(
         task = Task(name="t", domain="hub", dataset=HubTask(path="some/where", text_field=field))
         with pytest.raises(DataError, match=f"^task 't'[:,] .*{told}"):
             tasks.load_examples(task, [domain], tmp_path)
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        ("commas, in the, text,0", 3),
+        ("no label", 3),
+        ('"over\ntwo lines",0,1', 4),
+    ],
+)
+def test_a_row_of_csv_with_other_fields_than_its_header_is_broken(
+    tmp_path: Path, row: str, line: int, on_error: Literal["stop", "skip"]
+) -> None:
+    """Oracle: the numbers of fields by RFC 4180. The rows before and after it are whole."""
+    path = tmp_path / "table.csv"
+    path.write_text(f'text,label\n"one, whole",0\n{row}\n\nlast,1\n', encoding="utf-8")
+    domain = Domain(name="own", train=(str(path),), on_error=on_error)
+    skipped: Counter[str] = Counter()
+    if on_error == "stop":
+        with pytest.raises(DataError, match=f"{path}:{line}: .*on_error"):
+            list(corpus.read(domain, 0.1, skipped))
+        return
+    texts = [document.text for document in corpus.read(domain, 0.1, skipped)]
+    assert texts == ["one, whole", "last"]
+    assert skipped == {f"broken: {path}:{line}": 1}
+
+
+def test_a_domain_called_na_comes_back_from_a_tables_csv() -> None:
+    """Oracle: pandas, as docs/python.md reads such a file."""
+    names = ["NA", "None", "nan", "null"]
+    columns = tuple(Column("AP", name) for name in names)
+    row = TableRow("Naive", tuple(Cell((2.0,)) for _ in names))
+    table = Table("t", "t", "Caption.", "Method", columns, (Block("", (row,)),))
+    text = to_csv(table)
+    command = re.search(r"pandas\.read_csv\([^)]*\)", PYTHON_PAGE.read_text(encoding="utf-8"))
+    assert command
+    options = command[0].partition(",")[2].rstrip(")")
+    assert options.strip() == "keep_default_na=False"
+    frame = pandas.read_csv(io.StringIO(text), keep_default_na=False)
+    assert list(frame["group"]) == names

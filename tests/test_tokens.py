@@ -302,7 +302,11 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
         (some, few, r"domain 'a': \d+ validation tokens, .* 16 "),
         (few, some, r"domain 'a': \d+ training tokens, .* 16 "),
         (none, some, r"domain 'a': 0 training tokens, .*skipped: {'blank': 2}"),
-        (some, none, r"domain 'a': 0 validation tokens, .*data.sequence_length"),
+        (
+            some,
+            none,
+            r"domain 'a': 0 validation tokens, .*data.sequence_length, data.valid_share or",
+        ),
     ]:
         with pytest.raises(DataError, match=message):
             prepare(
@@ -311,3 +315,38 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
                 DATA,
                 tmp_path / "data",
             )
+
+    ends_early = DATA.model_copy(update={"max_train_tokens": 20})
+    with pytest.raises(DataError, match="validation tokens.*data.max_train_tokens"):
+        prepare([Domain(name="a", train=(str(some),))], SMALL, ends_early, tmp_path / "data")
+
+
+@pytest.mark.parametrize("pages", [False, True])
+def test_documents_that_were_cut_from_one_text_are_known(tmp_path, monkeypatch, pages) -> None:
+    """By hand: a novel in one record or file that is cut into pieces is one source; records of
+    their own, and parts between blank lines where these are asked for, are each one.
+    """
+    monkeypatch.setattr("benchmark.data.documents.LONGEST_DOCUMENT", 200)
+    monkeypatch.setattr("benchmark.data.documents.PIECE", 100)
+    lines = sentences(30)
+    train = write(tmp_path / "train.jsonl", lines)
+    valid = write(tmp_path / "valid.jsonl", [" ".join(lines[:9]), "one line", "another line"])
+    novel = tmp_path / "novel.txt"
+    novel.write_text("\n\n".join(line.ljust(120, "x") for line in lines[:4]))
+    domain = Domain(
+        name="a",
+        train=(str(train),),
+        valid=(str(valid), str(novel)),
+        cut_at_blank_lines=pages,
+    )
+    [made] = prepare([domain], SMALL, DATA, tmp_path / "data").domains
+    sources = made.info["valid_sources"]
+    assert len(sources) == made.info["valid_documents"]
+    pieces = sources.count(0)
+    assert pieces > 1 and sources[:pieces] == [0] * pieces
+    assert sources[pieces : pieces + 2] == [1, 2]
+    rest = sources[pieces + 2 :]
+    assert len(rest) > 1 and rest == ([3, *range(4, 3 + len(rest))] if pages else [3] * len(rest))
+    monkeypatch.undo()
+    plain = prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data").domains[0]
+    assert "valid_sources" not in plain.info

@@ -15,6 +15,7 @@ from analysis import figures
 from analysis.page import render_page
 from analysis.study import Study
 from benchmark.instruments.conformance import TinyRuns
+from benchmark.jobs.executors.slurm.settings import Slurm
 from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.base import ConfigError
@@ -38,7 +39,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     length = load_suite(str(suite)).data.text_length
     unit = Unit("rows", "Training rows", "rows of text", lambda work: work.tokens / length)
     monkeypatch.setitem(UNITS, "rows", unit)
-    assert not load_suite(str(suite), {"budget.unit": "rows"}).slurm.takes_whole_nodes("rows")
+    assert not Slurm().takes_whole_nodes("rows")
     drawn: list[matplotlib.figure.Figure] = []
     make_picture = figures.make_picture
     monkeypatch.setattr(

@@ -6,6 +6,7 @@ rendered.
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -99,3 +100,18 @@ def test_the_fixture_is_an_archive_of_plain_files() -> None:
     """Oracle: the reader of studies' archives, which takes nothing else."""
     names = read_archive(ARCHIVE)
     assert sum(name.endswith(".jsonl") for name in names) == 21
+
+
+def test_step_times_get_todays_names(tmp_path: Path) -> None:
+    """Oracle: by hand: an option and a setting; what is not ER's stays."""
+    table = tmp_path / "times.json"
+    rows = [
+        {"method": "er", "options": {"replay": 0.5}, "settings": {"training.clip": 1.0}},
+        {"method": "naive", "options": {"replay": 0.5}, "settings": {}},
+    ]
+    table.write_text(json.dumps({"rows": rows}))
+    assert main(["upgrade", str(table)]) == 0
+    [er, naive] = json.loads(table.read_text())["rows"]
+    assert er["options"] == {"replay_ratio": 0.5}
+    assert er["settings"] == {"training.max_grad_norm": 1.0}
+    assert naive == rows[1]

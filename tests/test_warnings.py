@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import paper_tables
+from analysis import catalogue, report
 from analysis.notes import warn_of_baselines, warn_of_counting
 from analysis.page import render_page, summarize
 from analysis.study import Study
@@ -121,5 +121,5 @@ def test_a_view_beside_printed_numbers_says_why_there_are_none(tmp_path, capsys)
         study = Study(
             suite, load_runs(tmp_path / suite, suite), printed={suite: suite * (not expected)}
         )
-        said = paper_tables.name_lack_of_printed(study, [paper_tables.load("main_pretraining")])
+        said = report.name_lack_of_printed(study, [catalogue.load("main_pretraining")])
         assert (suite in said and "bert_large" in said) == expected and bool(said) == expected

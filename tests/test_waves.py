@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -29,6 +30,8 @@ from benchmark.ledger import records
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.locks import JOB, Lease
+from benchmark.settings import names
+from benchmark.settings.names import list_executor_names
 from benchmark.training.processes import join
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.record_lines import read_lines
@@ -42,6 +45,7 @@ import torch
 
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.work import Worker
+from benchmark.settings.base import Settings
 from benchmark.training.processes import World
 
 
@@ -56,7 +60,11 @@ def describe(plan):
     return [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units]
 
 
-EXECUTOR = Executor(describe, execute, count_gpus=lambda suite, run: 3.0)
+class Toy(Settings):
+    gpus: int = 3
+
+
+EXECUTOR = Executor(describe, execute, Toy, count_gpus=lambda suite, run: 3.0)
 '''
 
 
@@ -147,10 +155,14 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
 def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: the plan: no other file of the project is touched."""
     (tiny.folder / "toy.py").write_text(TOY)
-    inside = executors.list_names()
+    inside = list_executor_names()
     monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(tiny.folder)])
-    assert executors.list_names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
-    assert tiny.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
+    monkeypatch.setattr(names, "EXECUTOR_FOLDERS", executors.__path__)
+    assert list_executor_names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
+    dry_run = ("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds")
+    assert tiny.call(*dry_run, "--set", "toy.gpus=x") == 2
+    assert "[toy]: gpus: " in capsys.readouterr().err
+    assert tiny.call(*dry_run, "--set", "toy.gpus=2") == 0
     told = capsys.readouterr().out
     assert "  toy: tiny:stages-wood-of-naive-s0\n  toy: tiny:train-naive-s0\n" in told
     assert f"{480 * 3 / 3600:,.1f} GPU-hours" in told
@@ -431,43 +443,46 @@ def test_logs_and_pickles_lie_where_others_do_not_write(
 
 
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is
-    half written.
+    """Oracle: by hand: a text or a part of it, an evaluation, a step from which training went on, a
+    score; not who works, nor what is half written, nor that the same step was gone on from again.
     """
-    config, store, mark = tiny.config("ER"), Store(tiny.runs), tiny.folder / "mark"
-    records.append(
-        store.run_file(config), structs.replace(make_run_line(config), stages=["a", "b"])
-    )
+    config, store = tiny.config("ER"), Store(tiny.runs)
+    run_line = structs.replace(make_run_line(config), stages=["a", "b"])
+    records.append(store.run_file(config), run_line)
     unit = Train(tiny.runs, config, config.id, methods.build)
-    beside = f".x.{'0f' * 16}"
-    kept = [
-        "data/domains/x/train.bin",
-        "stages/a/checkpoint.pt",
-        "scores/b.jsonl",
-        "similarity/a.jsonl",
+    beside = tiny.runs / "data" / "domains" / f".x.{'0f' * 16}"
+    beside.mkdir(parents=True)
+    resumed = [records.ResumedLine(phase="adapt", step=step, charged={}) for step in (3, 3, 4)]
+    evaluation = records.MetricsLine(phase="adapt", step=4, values={})
+    told = [unit.describe_progress()]
+
+    def tell(counts: bool) -> None:
+        told.append(unit.describe_progress())
+        assert (told[-1] != told[-2]) == counts
+
+    (beside / "train.bin").touch()
+    (beside.parent / "x.lock.3").touch()
+    tell(False)
+    for documents in (1, 2):
+        (beside / BEGUN).write_text(f'{{"documents": {documents}}}')
+        tell(True)
+    beside.rename(beside.with_name("x"))
+    tell(True)
+    records_of_stage: list[tuple[list[Any], bool]] = [
+        (resumed[:1], True),
+        (resumed[1:2], False),
+        (resumed[2:], True),
+        ([*resumed[2:], evaluation], True),
     ]
-    kept += [
-        "stages/a/model/model.safetensors",
-        f"data/domains/{beside}/{BEGUN}",
-    ]  # of what the next start goes on with
-    passing = [
-        f"data/domains/{beside}/train.bin",
-        "data/domains/x.lock.3",
-        f"stages/a/{beside}",
-        "stages/a/records.jsonl",
-    ]
-    mark.touch()
-    for name in [*passing, *kept]:
-        path = tiny.runs / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.utime(path, ns=(0, mark.stat().st_mtime_ns + 1))
-        assert unit.has_kept_since(mark) == (name in kept), name
-        os.utime(path, (1, 1))
-    assert not unit.has_kept_since(mark)
-    (tiny.runs / "stages/a/records.jsonl").unlink()
+    for lines, counts in records_of_stage:
+        monkeypatch.setattr(Store, "read_stage", lambda store, key, lines=lines: lines)
+        tell(counts)
+    for path in (store.scores_file("b"), store.measures_file("a")):
+        records.append(path, evaluation)
+        tell(True)
     assert unit.find_owning_job() == ""
     monkeypatch.setenv(JOB, "9_1")
+    store.stage_folder("a").mkdir(parents=True)
     with Lease(store.stage_folder("a") / "lock"):
         assert unit.find_owning_job() == "9_1"
     assert unit.find_owning_job() == ""

@@ -131,7 +131,7 @@ def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
     run = load_runs(place / "runs", "tiny")[1]
     stage = place / "runs" / "stages" / run.line.stages[1]
     model = load(stage / "model").eval()
-    ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary), lambda: False)
+    ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary))
     theirs = AutoModelForCausalLM.from_pretrained(place / f"export-{stage.name}").eval()
     tokenizer = AutoTokenizer.from_pretrained(place / f"export-{stage.name}")
     expected = likelihood(theirs, tokenizer, "", "red green one")

@@ -294,7 +294,8 @@ def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
 
 # What stands in a file
 
-Row = bytes | str | Mapping[str, Any]  # a line of JSON, a text, a record
+# a line of JSON, a text, a record, or why a record is none
+Row = bytes | str | Mapping[str, Any] | BrokenText
 Rows = Iterator[tuple[str, Row]]  # each with its place
 
 
@@ -341,6 +342,8 @@ def parse_rows(
 
 def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]:
     """The text of a row, in pieces where it is long. Raises BrokenText."""
+    if isinstance(row, BrokenText):
+        raise row
     if isinstance(row, bytes):
         row = parse_line(row, place, '{"text": ...}') if row.strip() else ""
     text = row if isinstance(row, str) else find_text(row, text_field, place)
@@ -402,10 +405,25 @@ def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> 
 
 def _read_csv(path: Path, file: IO[bytes]) -> Rows:
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        rows = csv.DictReader(text, strict=True)
+        rows = csv.reader(text, strict=True)
         try:
-            for row in rows:
-                yield f"{path}:{rows.line_num}", row
+            names = next(filter(None, rows), [])
+            for fields in rows:
+                if not fields:
+                    continue  # a blank line
+                place = f"{path}:{rows.line_num}"
+                if len(fields) != len(names):
+                    # a separator in the text that no quotes enclose, or a row that is cut off
+                    yield (
+                        place,
+                        BrokenText(
+                            place,
+                            f"{len(fields)} fields, where the header has {len(names)} "
+                            f"({', '.join(names)}): quote fields as RFC 4180 says",
+                        ),
+                    )
+                else:
+                    yield place, dict(zip(names, fields, strict=True))
         except csv.Error as error:  # where the next row begins is not known, so none can be skipped
             raise DataError(
                 f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says"

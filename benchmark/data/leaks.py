@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, DomainTokens, Place, Poll, describe_cure
+from benchmark.data.tokens import Corpus, DomainTokens, Place, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain
@@ -29,9 +29,19 @@ BLANKS = "\u0120\u010a\u0109\u010d\u2581 \t\r\n"  # how byte-level tokenizers an
 END = np.uint64(1)  # of a document, in place of a word
 # of the places of letters in a word
 POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))
+# code points of scripts that are written without blanks between words, in whole rows of 64, as the
+# first two bytes of UTF-8 tell them
+LONE = (
+    (0x0E00, 0x0FFF),  # Thai, Lao, Tibetan
+    (0x1000, 0x10BF),  # Burmese
+    (0x1780, 0x17FF),  # Khmer
+    (0x3000, 0x9FFF),  # Japanese and Chinese
+    (0x20000, 0x2FFFF),  # rarer Chinese
+)
+LEADS = (0xE0, 0xE1, *range(0xE3, 0xEA), 0xF0)  # the first bytes of such, and of some others
 Hashes = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
-FORMAT = 1  # raised when other documents come to be copies
+FORMAT = 2  # raised when other documents come to be copies
 Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
 Found = dict[str, dict[str, list[int]]]  # by domain, by text: numbers of its documents
 
@@ -42,7 +52,6 @@ def find_leaks(
     suspects: Mapping[str, Text],
     texts: Mapping[str, Text],
     folder: Path,
-    poll: Poll = lambda waits: None,
 ) -> Found:
     """The documents of each of `suspects` that nearly stand in each of `texts`.
 
@@ -62,8 +71,7 @@ def find_leaks(
     suspect_keys = [key for key, _ in suspects.values()]
     for name, (key, read) in texts.items():
         identity = digest([FORMAT, key, suspect_keys])
-        place = Place(folder, poll=poll)
-        answer = place.make_once("copies", identity, partial(make, read))
+        answer = Place(folder).make_once("copies", identity, partial(make, read))
         content = read_json(answer / "copies.json", describe_cure(answer))
         copies[name] = dict(zip(suspects, content["copies"], strict=True))
     return copies
@@ -79,16 +87,14 @@ def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
     return texts
 
 
-def find_validation_leaks(
-    corpus: Corpus, learned: Sequence[Domain], folder: Path, poll: Poll = lambda waits: None
-) -> Found:
+def find_validation_leaks(corpus: Corpus, learned: Sequence[Domain], folder: Path) -> Found:
     """The documents of validation text that nearly stand in training text.
 
     It is the text of each domain and probe.
     """
     suspects = _list_validation_texts((*corpus.domains, *corpus.probes))
     texts = list_learned(corpus, learned)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder, poll)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder)
 
 
 def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
@@ -119,7 +125,8 @@ def find_near_copies(
     """For each array, the numbers of the documents that nearly stand in `ids` too.
 
     At least NEARLY of their runs of RUN words stand in it. Neither case nor blanks count, nor how
-    the tokenizer cuts words. A document of fewer words has no run.
+    the tokenizer cuts words. A document of fewer words has no run. Of scripts that are written
+    without blanks between words each letter is a word.
     """
     words = _Words(bpe, eos)
     suspect_runs = [words.hash_runs(suspect) for suspect in suspects]
@@ -149,8 +156,17 @@ def find_near_copies(
     return copies
 
 
+def count_unchecked(bpe: Tokenizer, eos: int, ids: NDArray[Any]) -> int:
+    """How many documents are not checked for near copies, as they have no run of RUN words."""
+    _, numbers = _Words(bpe, eos).hash_runs(np.asarray(ids))
+    return int((np.asarray(ids) == eos).sum()) - len(np.unique(numbers))
+
+
 class _Words:
-    """Hashes of words, put together from those of the letters in their tokens."""
+    """Hashes of words, put together from those of the letters in their tokens.
+
+    Letters of scripts that are written without blanks (LONE) are words by themselves.
+    """
 
     def __init__(self, bpe: Tokenizer, eos: int) -> None:
         tokens = bpe.get_vocab()
@@ -162,17 +178,15 @@ class _Words:
         self._hashes = np.zeros(size, np.uint64)
         self._letters = np.zeros(size, np.int64)
         self._begins = np.full(size, has_pieces)
+        words = {}
         for token, number in tokens.items():
             if has_pieces:
                 self._begins[number] = not token.startswith("##")
             else:
                 self._begins[number] = token[:1] in BLANKS
-            word = token.removeprefix(prefix).strip(BLANKS).casefold()
-            codes = [ord(letter) for letter in word[:500]]
-            count = len(codes)
-            hashes = np.array(codes, np.uint64) * POWERS[:count]
-            self._hashes[number] = hashes.sum()
-            self._letters[number] = count
+            words[number] = token.removeprefix(prefix).strip(BLANKS)
+            self._hashes[number], self._letters[number] = _hash_letters(words[number][:500])
+        self._characters = _Characters(words, size, has_bytes='"ByteLevel"' in bpe.to_str())
 
     def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, Numbers]:
         """A hash of each run of RUN words inside a document, and the document's number."""
@@ -199,16 +213,109 @@ class _Words:
         is_begin = self._begins[ids] | is_end
         is_begin[1:] |= is_end[:-1]
         is_begin[0] = True
-        starts = np.flatnonzero(is_begin)
+        hashes = self._hashes[ids]
         counts = self._letters[ids]
+        if self._characters.may_be_lone[ids].any():
+            # few texts have such letters, and character after character takes longer
+            characters, firsts = self._characters.list_of(ids)
+            is_lone_begin = self._characters.find_begins(characters)
+            is_lone_begin[firsts] |= is_begin
+            ends = firsts[is_end]
+            is_end = np.zeros(len(characters), bool)
+            is_end[ends] = True
+            is_begin = is_lone_begin
+            hashes = self._characters.hashes[characters]
+            counts = self._characters.letters[characters]
+        starts = np.flatnonzero(is_begin)
         letters = np.cumsum(counts) - counts  # of its word, before each token
-        sizes = np.diff(starts, append=len(ids))
+        sizes = np.diff(starts, append=len(counts))
         letters -= np.repeat(letters[starts], sizes)
         places = np.minimum(letters, len(POWERS)) - 1
         powers = POWERS[places]
         powers[letters == 0] = 1
-        hashes = self._hashes[ids] * powers
-        words: Hashes = np.add.reduceat(hashes, starts)
+        words: Hashes = np.add.reduceat(hashes * powers, starts)
         words[is_end[starts]] = END
         kept: Hashes = words[words != 0]
         return kept
+
+
+def _hash_letters(word: str) -> tuple[np.uint64, int]:
+    """The hash of letters that begin a word, whatever their case, and how many they are."""
+    codes = np.array([ord(letter) for letter in word.casefold()], np.uint64)
+    hashes = codes * POWERS[: len(codes)]
+    return hashes.sum(dtype=np.uint64), len(codes)
+
+
+class _Characters:
+    """The characters of tokens, or their bytes where a tokenizer is of bytes.
+
+    Attributes, of characters: the hash of one as the first of a word, and the letters that it has.
+    Of tokens: whether one may have a part of a letter that is a word by itself.
+    """
+
+    def __init__(self, words: Mapping[int, str], size: int, has_bytes: bool) -> None:
+        values = {symbol: value for value, symbol in enumerate(_list_byte_symbols())}
+        self._has_bytes = has_bytes
+        alphabet = sorted({letter for word in words.values() for letter in word})
+        numbers = {letter: number for number, letter in enumerate(alphabet, start=1)}
+        codes = [values.get(letter, 0) if has_bytes else ord(letter) for letter in alphabet]
+        # the character 0 stands for tokens that have none, such as blanks
+        self._codes = np.array([0, *codes], np.int64)
+        self.hashes = np.zeros(len(self._codes), np.uint64)
+        self.letters = np.zeros(len(self._codes), np.int64)
+        for letter, number in numbers.items():
+            self.hashes[number], self.letters[number] = _hash_letters(letter)
+        parts = [[numbers[letter] for letter in words.get(token, "")] for token in range(size)]
+        parts = [part or [0] for part in parts]
+        self._sizes = np.array([len(part) for part in parts])
+        self._firsts = np.cumsum(self._sizes) - self._sizes
+        self._parts = np.concatenate([np.array(part) for part in parts])
+        is_lone = _is_lone(self._codes)
+        if has_bytes:
+            is_lone = np.isin(self._codes, LEADS)
+        self.may_be_lone = np.logical_or.reduceat(is_lone[self._parts], self._firsts)
+
+    def list_of(self, ids: NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """The characters of tokens one after the other, and the place of each token's first."""
+        sizes = self._sizes[ids]
+        firsts = np.cumsum(sizes) - sizes
+        within = np.arange(sizes.sum()) - np.repeat(firsts, sizes)
+        return self._parts[np.repeat(self._firsts[ids], sizes) + within], firsts
+
+    def find_begins(self, characters: Numbers) -> NDArray[np.bool_]:
+        """Whether a word begins at each character, as letters by themselves begin and end one."""
+        codes = self._codes[characters]
+        is_begin = np.zeros(len(codes) + 4, bool)
+        if not self._has_bytes:
+            places = np.flatnonzero(_is_lone(codes))
+            is_begin[places] = True
+            is_begin[places + 1] = True
+            return is_begin[: len(codes)]
+        following = np.append(codes[1:], 0) & 0x3F
+        # what UTF-8's first two bytes say of a letter of three bytes, or of four
+        of_three = (codes & 0xF) << 12 | following << 6
+        of_four = (codes & 0x7) << 18 | following << 12
+        for length, is_lead, values in (
+            (3, (codes >= 0xE0) & (codes < 0xF0), of_three),
+            (4, codes >= 0xF0, of_four),
+        ):
+            places = np.flatnonzero(is_lead & _is_lone(values))
+            is_begin[places] = True
+            is_begin[places + length] = True
+        return is_begin[: len(codes)]
+
+
+def _is_lone(codes: Numbers) -> NDArray[np.bool_]:
+    """Whether characters are of a script without blanks between words."""
+    is_lone = np.zeros(codes.shape, bool)
+    for first, last in LONE:
+        is_lone |= (codes >= first) & (codes <= last)
+    return is_lone
+
+
+def _list_byte_symbols() -> list[str]:
+    """The symbol of each byte in the tokens of byte-level tokenizers (GPT-2's)."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [value for value in range(256) if value not in printable]
+    symbols = {value: chr(256 + number) for number, value in enumerate(others)}
+    return [symbols.get(value, chr(value)) for value in range(256)]

@@ -12,7 +12,6 @@ from benchmark.data.tokenizer import TextTokenizer, load_tokenizer
 from benchmark.data.tokens import (
     Corpus,
     Place,
-    Poll,
     Say,
     Unprepared,
     load_trained,
@@ -34,12 +33,12 @@ def prepare_corpus(
     progress: Say = lambda line: None,
     check: bool = True,
     makes: bool = True,
-    poll: Poll = lambda waits: None,
+    waits: bool = True,
 ) -> Corpus:
     """The run's corpus, of which missing texts are tokenised.
 
-    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
-    `prepare`. Raises DataError, and Unprepared as `prepare` does.
+    `check`: hold all ids against their checksums first, which raises DamagedFile. Raises else what
+    `prepare` does.
     """
     prepared = prepare(
         config.domains,
@@ -49,8 +48,8 @@ def prepare_corpus(
         progress,
         config.probes,
         Path(config.start.folder) if config.start else None,
-        poll=poll,
         makes=makes,
+        waits=waits,
     )
     if check:
         for text in (*prepared.domains, *prepared.probes):

@@ -22,7 +22,7 @@ import shutil
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,8 +32,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from benchmark import cancel
 from benchmark.data import corpus, docstrings
-from benchmark.data.documents import DataError, Sample
+from benchmark.data.documents import DataError, Sample, find_kind
 from benchmark.data.tokenizer import (
     Ids,
     Special,
@@ -67,7 +68,6 @@ BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left 
 # of a domain: documents that were read, a hash of their text, and bytes of train.bin
 NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
 Say = Callable[[str], None]
-Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
 
 class DomainInfo(TypedDict, total=False):
@@ -76,6 +76,8 @@ class DomainInfo(TypedDict, total=False):
     documents: int
     valid_documents: int  # of these
     valid_bytes: int  # of the validation text
+    # of each validation document the number of what it was cut from, where some share that
+    valid_sources: list[int]
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
@@ -154,18 +156,19 @@ class Unprepared(Exception):
 class Place:
     """A folder of prepared data, and how it is made.
 
-    `report` is told of the making, `poll` may end it, and `makes` says whether anything is made.
+    `report` is told of the making, and `makes` says whether anything is made. What another process
+    makes is waited for where this one `waits`.
     """
 
     folder: Path
     report: Say = lambda line: None
     makes: bool = True
-    poll: Poll = lambda waits: None
+    waits: bool = True
 
     def make_once(self, kind: str, identity: str, make: Callable[[Path], None]) -> Path:
         """A folder, filled by `make` if it is not there.
 
-        One process makes it while others wait, all of it or nothing.
+        One process makes it while others wait, all of it or nothing. Raises Stopped, and Taken.
         """
         folder = self.folder / kind / identity
         if folder.exists():
@@ -178,7 +181,7 @@ class Place:
         def report_wait() -> None:
             self.report(f"waiting for {lease.name_owner()}, which prepares {folder}")
 
-        lease.acquire(report_wait, lambda: self.poll(True))
+        lease.acquire(report_wait, lambda: cancel.check_wait(self.waits))
         try:
             if not folder.exists():
                 with replace_folder(folder) as unfinished:
@@ -204,17 +207,17 @@ def prepare(
     probes: Sequence[Domain] = (),
     start: Path | None = None,
     *,
-    poll: Poll = lambda waits: None,
     makes: bool = True,
+    waits: bool = True,
 ) -> Corpus:
     """Tokenise what `folder` lacks and open it. Safe in several processes at once, and to kill.
 
     `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the
-    number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll`
-    raises, after which another call goes on. Raises Unprepared, with nothing made, if something is
-    not there and `makes` is false.
+    number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and Stopped, after
+    which another call goes on. Raises Taken where another process makes something and this one does
+    not wait, and Unprepared, with nothing made, if something is not there and `makes` is false.
     """
-    place = Place(folder, progress, makes, poll)
+    place = Place(folder, progress, makes, waits)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
     sources = {
@@ -295,7 +298,7 @@ def _train(
             size = config.sample_bytes // len(domain.parts)
             sample: list[str] = []
             for part in domain.parts:
-                sample += _sample_texts(part, data.valid_share, size, place.poll)
+                sample += _sample_texts(part, data.valid_share, size)
             write_json(file, {"texts": sample})
             write_json(folder / BEGUN, {})
         texts += read_json(file, f"remove {folder}")["texts"]
@@ -311,12 +314,12 @@ def _train(
     bpe.save(str(folder / "tokenizer.json"))
 
 
-def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
+def _sample_texts(domain: Domain, valid_share: float, size: int) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
     sample: Sample[str] = Sample(size)
     bytes_read = 0
     for document in corpus.read(domain, valid_share, Counter()):
-        poll(False)
+        cancel.check()
         if document.split == "train":
             text = document.text.encode()
             sample.add(document.text, len(text), zlib.crc32(text))
@@ -343,11 +346,15 @@ def prepare_domain(
     valid = _map_ids(folder / "valid.bin", tokenizer)
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
+            causes = ["data.sequence_length", "data.valid_share"]
+            if data.max_train_tokens:
+                # where it is reached, no more text is read for validation either
+                causes.append("data.max_train_tokens")
             raise DataError(
                 f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
                 f"{data.text_length} (documents: {info['documents']:,}, "
                 f"skipped: {info['skipped'] or 'none'}). Add text, or change "
-                "data.sequence_length, data.valid_share or the domain's validation files"
+                f"{', '.join(causes)} or the domain's validation files"
             )
     return DomainTokens(
         name=domain.name,
@@ -421,6 +428,11 @@ def _join_sources(
     joined: Any = {}
     for name in SUMMED:
         joined[name] = sum(info[name] for info in infos)
+    origins: list[tuple[int, int]] = []
+    for number, info in enumerate(infos):
+        sources = info.get("valid_sources", range(info["valid_documents"]))
+        origins += [(number, source) for source in sources]
+    joined |= _number_sources(origins)
     joined |= {
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(skipped),
@@ -444,7 +456,7 @@ def _write_ids(
         checkpoint = read_json(folder / BEGUN, describe_cure(folder))
     early_end = data.max_train_tokens or sys.maxsize
     room = early_end - checkpoint["bytes"] // tokenizer.dtype.itemsize
-    valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
+    valid: Sample[tuple[Ids, int, str]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped = Counter[str]()
     text_hash = hashlib.sha256()
     count = bytes_read = train_documents = train_bytes = 0
@@ -452,7 +464,7 @@ def _write_ids(
         file.truncate(checkpoint["bytes"])
         documents = corpus.read(domain, data.valid_share, skipped)
         for document, ids in encode_documents(tokenizer, documents, checkpoint["documents"]):
-            place.poll(False)
+            cancel.check()
             if document.split == "train" and count >= checkpoint["documents"] and not room:
                 break
             count += 1
@@ -468,7 +480,10 @@ def _write_ids(
                 skipped[BEYOND] += 1
             else:
                 size = len(ids) if data.max_valid_tokens else len(text)
-                valid.add((ids, len(text)), size, zlib.crc32(text))
+                # parts between blank lines are documents by themselves
+                is_alone = domain.cut_at_blank_lines and find_kind(Path(document.source)) == ".txt"
+                source = f"{count}" if is_alone else document.source
+                valid.add((ids, len(text), source), size, zlib.crc32(text))
             if count == checkpoint["documents"] and text_hash.hexdigest() != checkpoint["sha256"]:
                 break
             reports = bytes_read // REPORT_EVERY
@@ -483,13 +498,24 @@ def _write_ids(
         return _write_ids(domain, tokenizer, data, place, folder)
     skipped[BEYOND] += valid.dropped
     valid_items = valid.list_items()
-    return {
+    info: DomainInfo = {
         "documents": train_documents + len(valid_items),
         "valid_documents": len(valid_items),
         "valid_bytes": _write_valid(valid_items, tokenizer, data.max_valid_tokens, folder),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted((+skipped).items())),
     }
+    return {**info, **_number_sources([source for _, _, source in valid_items])}
+
+
+def _number_sources(sources: Sequence[Hashable]) -> DomainInfo:
+    """The `valid_sources` of documents, nothing where each is of a source of its own."""
+    numbers: dict[Hashable, int] = {}
+    for source in sources:
+        numbers.setdefault(source, len(numbers))
+    if len(numbers) == len(sources):
+        return {}
+    return {"valid_sources": [numbers[source] for source in sources]}
 
 
 def _write_checkpoint(folder: Path, file: IO[bytes], documents: int, sha256: str) -> None:
@@ -501,7 +527,7 @@ def _write_checkpoint(folder: Path, file: IO[bytes], documents: int, sha256: str
 
 
 def _write_valid(
-    items: Sequence[tuple[Ids, int]],
+    items: Sequence[tuple[Ids, int, str]],
     tokenizer: TextTokenizer,
     max_tokens: int | None,
     folder: Path,
@@ -510,7 +536,7 @@ def _write_valid(
     valid_bytes = 0
     room = max_tokens or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
-        for ids, size in items:
+        for ids, size, _ in items:
             part = ids[:room]
             room -= len(part)
             file.write(part.tobytes())

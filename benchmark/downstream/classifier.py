@@ -45,7 +45,6 @@ from benchmark.training.stream import Stream
 MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
 Texts = Sequence[Sequence[int]]  # ids
 Parts = list[list[int]]  # ids of a text, or of text and pair
-Asked = Callable[[], bool]  # whether to stop
 # the domain of each of R texts without `<s>`, as an index of the stream
 Pick = Callable[[Texts], list[int]]
 
@@ -65,16 +64,13 @@ class SavedModel:
     Each time starts from the folder.
     """
 
-    def __init__(
-        self, folder: Path, final: bool = True, asked_to_stop: Asked = lambda: False
-    ) -> None:
+    def __init__(self, folder: Path, final: bool = True) -> None:
         """`final`: whether it has met the whole stream.
 
-        `domains` is the stream as far as it has met it. `asked_to_stop` is for who scores it.
-        Raises ConfigError when `folder` holds no model of this benchmark.
+        `domains` is the stream as far as it has met it. Raises ConfigError when `folder` holds no
+        model of this benchmark.
         """
         self.folder = Path(folder)
-        self.asked_to_stop = asked_to_stop
         check_files(self.folder)
         read_configuration(self.folder)
         self.config = AutoConfig.from_pretrained(
@@ -142,9 +138,9 @@ class SavedModel:
     def load_classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
 
-        A masked model's head reads `<s>`, a causal one's the last token. A model with a column
-        (PNN) or adapters (LoRA) for each domain is fine-tuned with those of `domain`, one with
-        experts with all of them.
+        A masked model's head reads `<s>`, a causal one's the `</s>` that ends a row. A model
+        with a column (PNN) or adapters (LoRA) for each domain is fine-tuned with those of `domain`,
+        one with experts with all of them.
         """
         if find_kind(self.folder):
             model: Any = load(self.folder)
@@ -161,7 +157,33 @@ class SavedModel:
             trust_remote_code=False,
         )
         use_fast_dropout(network)
-        return network
+        if architectures.find(self.config.model_type).masked:
+            return network
+        return LastTokenClassifier(network)
+
+
+def find_last_tokens(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows and columns, (B,) each, of the last tokens that are no padding, of a mask (B, T)."""
+    rows = torch.arange(len(attention_mask), device=attention_mask.device)
+    return rows, attention_mask.sum(1) - 1
+
+
+class LastTokenClassifier(nn.Module):
+    """A causal classifier of transformers that reads where the attention mask ends.
+
+    By itself it looks for the last id that is not the padding's. A published model may have no
+    padding, or that of the `</s>` which ends a row.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
+        body = self.network.base_model
+        hidden = body(input_ids, attention_mask=attention_mask).last_hidden_state
+        logits = self.network.score(hidden)
+        return SequenceClassifierOutput(logits=logits[find_last_tokens(attention_mask)])
 
 
 class ColumnClassifier(nn.Module):
@@ -186,8 +208,7 @@ class ColumnClassifier(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
         hidden = self.model.encode(input_ids, attention_mask.bool())
         if self.reads_last:
-            rows = torch.arange(len(hidden), device=hidden.device)
-            hidden = hidden[rows, attention_mask.sum(1) - 1]
+            hidden = hidden[find_last_tokens(attention_mask)]
         return SequenceClassifierOutput(logits=self.head(hidden))
 
 

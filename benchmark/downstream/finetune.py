@@ -19,9 +19,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmark import cancel
+from benchmark.cancel import Stopped
 from benchmark.data.prepared import prepare_corpus
 from benchmark.downstream.classifier import (
-    Asked,
     Pick,
     Rows,
     SavedModel,
@@ -60,7 +61,6 @@ from benchmark.models.devices import (
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
-from benchmark.training.processes import Stopped
 from benchmark.training.run import make_stream
 
 POOL = 8  # batches at most whose rows are sorted by length together
@@ -109,9 +109,7 @@ class Trainer:
         task: Task,
         settings: Finetuning,
         seed: int,
-        asked_to_stop: Asked = lambda: False,
     ) -> None:
-        self.asked_to_stop = asked_to_stop
         self.device = choose_device()
         self.model = model.to(self.device)
         self.task = task
@@ -159,8 +157,7 @@ class Trainer:
         return max(scores)
 
     def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
-        if self.asked_to_stop():
-            raise Stopped
+        cancel.check()
         # neither the first nor the last step has a rate of 0
         share = (self.steps + 1) / (total + 1)
         schedule = find_schedule(self.task.schedule, self.task.warmup)
@@ -266,7 +263,7 @@ def _fine_tune(
     with keep_random_numbers(choose_device()):
         torch.manual_seed(seed)
         network = checkpoint.load_classifier(data.labels, task.domain)
-        trainer = Trainer(network, task, settings, seed, checkpoint.asked_to_stop)
+        trainer = Trainer(network, task, settings, seed)
 
         def score_dev() -> float:
             dev = rows["dev"]
@@ -404,7 +401,6 @@ def score_stage(
     tasks: Sequence[TaskData],
     store: Store,
     progress: Callable[[str], None],
-    asked_to_stop: Asked,
 ) -> str:
     """Add the missing scores of the model after a stage, if that is finished.
 
@@ -424,7 +420,7 @@ def score_stage(
             score = f"{trial}: {line.test:.1%}"
             progress(f"scoring after {domain}  {score}  {remaining} scores left of the stage")
 
-    checkpoint = SavedModel(store.stage_folder(key) / "model", final, asked_to_stop)
+    checkpoint = SavedModel(store.stage_folder(key) / "model", final)
 
     @cache
     def fit() -> Pick:

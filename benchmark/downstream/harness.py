@@ -24,8 +24,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
+from benchmark import cancel
 from benchmark.data.tokenizer import encode_texts
-from benchmark.downstream.classifier import Asked
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
 from benchmark.downstream.zero_shot import (
     ZERO_SHOT,
@@ -42,7 +42,6 @@ from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Evaluate
 from benchmark.training.evaluate import LOGITS_AT_ONCE
-from benchmark.training.processes import Stopped
 
 ROWS = 64  # of a forward pass, at most
 
@@ -53,11 +52,10 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     Raises Stopped between two forward passes when asked to stop.
     """
 
-    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, asked_to_stop: Asked) -> None:
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.model = model
         self.bpe = tokenizer
-        self.asked_to_stop = asked_to_stop
         self.bpe.encode_special_tokens = True  # "<s>" in a text is text
         # tokens of text in a row: `<s>` and a prompt stand before them
         self.room = model.sequence_length - 2
@@ -90,8 +88,7 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         order = sorted(range(len(pairs)), key=lambda index: sizes[index])
         answers: dict[int, tuple[float, bool]] = {}
         for start in range(0, len(order), rows):
-            if self.asked_to_stop():
-                raise Stopped
+            cancel.check()
             part = order[start : start + rows]
             part_answers = self._answer([pairs[index] for index in part])
             answers |= zip(part, part_answers, strict=True)
@@ -161,7 +158,6 @@ def ask(
     tokenizer: Tokenizer,
     tasks: Sequence[str],
     settings: Evaluate,
-    stop: Asked,
 ) -> Any:
     """The harness's scores of each task, and the task's version.
 
@@ -183,7 +179,7 @@ def ask(
         contextlib.redirect_stderr(io.StringIO()),  # it draws bars
     ):
         answers: Any = simple_evaluate(
-            Likelihoods(model, tokenizer, stop),
+            Likelihoods(model, tokenizer),
             tasks=list(tasks),
             num_fewshot=settings.num_fewshot,
             limit=settings.limit,
@@ -209,9 +205,7 @@ def ask(
     return scores
 
 
-def evaluate_stage(
-    suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked
-) -> str:
+def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store) -> str:
     """Ask the harness once about all tasks that lack scores of the model after a stage.
 
     Returns a line that says so. Raises NotScored, which is recorded, and Stopped.
@@ -228,7 +222,7 @@ def evaluate_stage(
         start = time.monotonic()
         model = load(folder).to(choose_device()).eval()
         tokenizer = read_tokenizer(folder, model.vocabulary)
-        answers = ask(model, tokenizer, tasks, settings, asked_to_stop)
+        answers = ask(model, tokenizer, tasks, settings)
         content = hash_task_files(settings)
         seconds = round(time.monotonic() - start, 3)
         return [

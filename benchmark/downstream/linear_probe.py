@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.downstream.classifier import Asked, SavedModel, Texts, choose_prompt_domains
+from benchmark import cancel
+from benchmark.downstream.classifier import SavedModel, Texts, choose_prompt_domains
 from benchmark.downstream.tasks import TaskData, fit_linear, score_predictions
 from benchmark.ledger.records import ScoreLine
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import choose_device
 from benchmark.settings.tasks import SPLITS, Prompt, Split
-from benchmark.training.processes import Stopped
 
 Features = dict[Split, NDArray[np.float32]]
 
@@ -68,7 +68,7 @@ def compute_features(
     for split in SPLITS:
         readers = [task_domain if domain < 0 else domain for domain in domains[split]]
         means = [
-            average_states(model, part, readers, columns, checkpoint.asked_to_stop)
+            average_states(model, part, readers, columns)
             for part in zip(*texts[split], strict=True)
         ]
         if len(means) == 2:
@@ -80,7 +80,7 @@ def compute_features(
 
 @torch.inference_mode()
 def average_states(
-    model: LanguageModel, texts: Texts, domains: Sequence[int], columns: int, asked_to_stop: Asked
+    model: LanguageModel, texts: Texts, domains: Sequence[int], columns: int
 ) -> NDArray[np.float32]:
     """The mean over all tokens of each text of their last hidden states (R, D).
 
@@ -100,8 +100,7 @@ def average_states(
         group_windows = list(group)
         rows = max(1, columns // (size + 2))
         for start in range(0, len(group_windows), rows):
-            if asked_to_stop():
-                raise Stopped
+            cancel.check()
             batch = group_windows[start : start + rows]
             numbers = [number for number, _ in batch]
             tokens = torch.tensor([[bos, *ids] for _, ids in batch], device=device)

@@ -27,7 +27,7 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
-from benchmark.data.leaks import Found, Text, find_leaks, list_learned
+from benchmark.data.leaks import LONE, Found, Text, count_unchecked, find_leaks, list_learned
 from benchmark.data.prepared import find_prepared_corpus
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
 from benchmark.data.tokens import Corpus
@@ -179,6 +179,12 @@ def mark_in_train(data: TaskData, folder: Path) -> TaskData:
     texts = {"": (data.key, train)}
     copies = find_leaks(letters, EOS, suspects, texts, folder)
     return replace(data, in_train=frozenset(copies[""][""]))
+
+
+def count_unchecked_tests(data: TaskData) -> int:
+    """How many examples of test are too short to be looked for in train and in the stream."""
+    letters = train_bpe([], 0)
+    return count_unchecked(letters, EOS, _encode_examples(letters, EOS, data.test))
 
 
 def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
@@ -389,6 +395,10 @@ def score_without_leaks(data: TaskData, predictions: Sequence[int]) -> float | N
 SHOWN = 10  # labels in a message
 BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
+_LONE = "".join(f"{chr(first)}-{chr(last)}" for first, last in LONE)
+# A letter of a script without blanks between words, a word, or a mark. Words of one character
+# count, so that no text is without words.
+WORD = rf"[{_LONE}]|[^\W{_LONE}]+|[^\w\s]"
 
 
 def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, Any]:
@@ -451,8 +461,7 @@ def _predict_by_words(data: TaskData) -> list[int]:
     texts: dict[Split, list[str]] = {}
     for split in SPLITS:
         texts[split] = [_join_texts(example) for example in getattr(data, split)]
-    # a pattern that keeps words of one character, so that no text is without words
-    words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
+    words = CountVectorizer(token_pattern=WORD, max_features=20_000)
     _, predictions = fit_linear(data, texts, words, MaxAbsScaler())
     return predictions
 

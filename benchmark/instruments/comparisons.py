@@ -1,14 +1,22 @@
-"""Comparisons of two runs: their weights bit for bit, or their predictions but for rounding."""
+"""Comparisons of two runs: their weights bit for bit, or their predictions but for rounding.
+
+And of a method before and after what may not change it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
+from types import ModuleType
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.models import load
+from benchmark.training.method import LifelongMethod
 from benchmark.training.run import Run
 
 Weights = dict[str, Tensor]
@@ -73,3 +81,51 @@ def assert_alike(expected: list[Tensor], actual: list[Tensor], what: str, cure: 
 
 def measure_difference(logits: Tensor, other_logits: Tensor) -> float:
     return (logits - other_logits).abs().max().item()
+
+
+@contextlib.contextmanager
+def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
+    """Raises AssertionError, which says `where`, if the block changes a method or its model."""
+    old_values = _read_values(method, model)
+    yield
+    new_values = _read_values(method, model)
+    places = sorted(old_values | new_values)
+    changed = [place for place in places if old_values.get(place) != new_values.get(place)]
+    assert not changed, (
+        f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; "
+        "nothing else but start_stage may change anything"
+    )
+
+
+def _read_values(method: LifelongMethod, model: nn.Module) -> dict[str, list[object]]:
+    """What a method, its class, their file and their model hold, by its place."""
+    kind = type(method)
+    values = {"the model": [*_list_values(model, set())]}
+    holders = (vars(sys.modules[kind.__module__]), vars(kind), vars(method))
+    for name, value in chain.from_iterable(holder.items() for holder in holders):
+        if not name.startswith("__"):
+            values[f"{kind.__name__}.{name}"] = [*_list_values(value, set())]
+    return values
+
+
+def _list_values(value: object, around: set[int]) -> Iterator[object]:
+    """The numbers and texts in a value. `around`: the ids of those that it was found in."""
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().flatten()
+        yield value.requires_grad, value.shape, flat.view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, np.ndarray):
+        yield value.tobytes()
+    elif isinstance(value, int | float | str | bytes | None):
+        yield repr(value)
+    elif id(value) not in around and not isinstance(value, type | ModuleType):
+        around.add(id(value))
+        parts: Iterable[object] = getattr(value, "__dict__", {}).items()
+        if isinstance(value, nn.Module):
+            modes = (module.training for module in value.modules())
+            parts = [*value.parameters(), *value.buffers(), *modes]
+        elif isinstance(value, Mapping):
+            parts = value.items()
+        elif isinstance(value, list | tuple | Set):
+            parts = value
+        for part in parts:
+            yield from _list_values(part, around)

@@ -35,11 +35,11 @@ from benchmark.instruments.comparisons import (
     assert_alike,
     assert_same,
     compute_predictions,
+    expect_no_change,
     in_double_precision,
     load_weights,
     measure_difference,
 )
-from benchmark.instruments.contents import expect_no_change
 from benchmark.instruments.kills import train_through_kills
 from benchmark.instruments.speed import prepare_stages
 from benchmark.instruments.whole_stages import list_phase_steps, list_random_states
@@ -109,7 +109,6 @@ class TinyRuns:
         self,
         config: RunConfig,
         store: str,
-        asked_to_stop: Callable[[], bool] = lambda: False,
         world: World = ALONE,
     ) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""
@@ -121,7 +120,7 @@ class TinyRuns:
         with contextlib.suppress(FileExistsError):
             (root / "data").symlink_to(data)
         build = partial(self.build, config.method, config.options)
-        return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
+        return Run(config, build, Store(root), world)
 
     def train(self, config: RunConfig, store: str) -> list[Weights]:
         """Train a run, if that is not done yet. Returns the weights after each stage."""
@@ -308,7 +307,7 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
     # a checkpoint after every step
     config = tiny.make_config(dropout=DROPOUT, checkpoint_seconds=1e-9)
-    actual = train_through_kills(lambda stop: tiny.make_run(config, "killed", stop), kills)
+    actual = train_through_kills(lambda: tiny.make_run(config, "killed"), kills)
     cure = "name in `state` what a step changes, and let start_stage make again what it does not"
     assert_same(expected, actual, "after kills", cure)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from benchmark import cancel
 from benchmark.instruments.comparisons import Weights, load_weights
 from benchmark.training.run import Run
 
@@ -12,9 +13,7 @@ class Killed(Exception):
     """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
 
 
-def train_through_kills(
-    start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]
-) -> list[Weights]:
+def train_through_kills(start: Callable[[], Run], kills: Sequence[int]) -> list[Weights]:
     """The weights after each stage of a run that is killed in these steps and started again.
 
     Steps are counted from 1.
@@ -32,9 +31,10 @@ def train_through_kills(
         return False
 
     while True:
-        run = start(stop_here)
+        run = start()
         try:
-            run.train()
+            with cancel.heed(stop_here):
+                run.train()
         except Killed:
             continue
         assert not remaining_kills, f"the run ended before it was killed at steps {remaining_kills}"

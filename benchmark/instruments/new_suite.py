@@ -25,6 +25,7 @@ from benchmark.data.documents import (
     KINDS,
     LONGEST_PAGE,
     PIECE,
+    BrokenText,
     DataError,
     find_files,
     find_kind,
@@ -189,6 +190,8 @@ def _read_first_record(files: Sequence[Path]) -> object:
         if find_kind(path) == ".txt":
             continue
         for place, row in read_rows(path, "text"):
+            if isinstance(row, BrokenText):
+                raise row
             if not isinstance(row, bytes):
                 return row
             if row.strip():

@@ -6,6 +6,7 @@ sweep, or the runs that share a job of a cluster.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,8 +18,10 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from benchmark import cancel
+from benchmark.cancel import Stopped, Taken
 from benchmark.errors import UserError
 from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.work import Train, Unit, Worker
@@ -125,33 +128,28 @@ def read_memory_size() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class StopSignals:
+class StopSignals(contextlib.ExitStack):
     """Notes signals that ask to stop, for work that asks between two steps.
 
     A second Ctrl-C insists. `at_once` raises Stopped instead, for work that never asks.
     """
 
     def __init__(self, *numbers: int, at_once: bool = False) -> None:
+        super().__init__()
         self.came: list[int] = []
         self._numbers = numbers
         self._at_once = at_once
 
-    def __call__(self) -> bool:
+    def has_come(self) -> bool:
         return bool(self.came)
 
     def __enter__(self) -> StopSignals:
-        self._handlers: dict[int, Any] = {
-            number: signal.signal(number, self._note) for number in self._numbers
-        }
+        self.enter_context(cancel.heed(self.has_come))
+        for number in self._numbers:
+            self.callback(signal.signal, number, signal.signal(number, self._note))
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
     def _note(self, number: int, _: FrameType | None) -> None:
-        from benchmark.training.processes import Stopped
-
         if number == signal.SIGINT and number in self.came:
             raise KeyboardInterrupt
         self.came.append(number)
@@ -162,7 +160,6 @@ class StopSignals:
 def work_through(
     units: Sequence[Unit],
     slots: Sequence[Slot],
-    asked_to_stop: Callable[[], bool],
     when_idle: Callable[[Sequence[Unit]], None] = lambda units: None,
     show: Callable[[Sequence[Unit]], None] = lambda units: None,
 ) -> list[Unit]:
@@ -174,7 +171,7 @@ def work_through(
     units that failed. Raises Stopped, after checkpoints, when asked to stop or where a unit's own
     process was, and what `when_idle` raises.
     """
-    from benchmark.training.processes import Sources, Stopped, start_fork_server
+    from benchmark.training.processes import Sources, start_fork_server
 
     queue = [*units][::-1]
     start_times: dict[str, float] = {}  # before which units that another process has are not tried
@@ -200,7 +197,7 @@ def work_through(
                 busy[process.sentinel] = (unit, slot, process)
             show([unit for unit, _, _ in busy.values()])
             was_stopping = is_stopping
-            is_stopping |= asked_to_stop()
+            is_stopping |= cancel.is_asked()
             for sentinel in wait(list(busy), PATIENCE):
                 unit, slot, process = busy.pop(sentinel)  # type: ignore[arg-type]
                 free.append(slot)
@@ -290,20 +287,18 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     torch.set_num_threads(min(torch.get_num_threads(), slot.threads))
     threadpool_limits(slot.threads, "blas")  # of numpy and scipy
     parent = multiprocessing.parent_process()
-    with StopSignals(signal.SIGTERM) as signals, join() as world:
+    is_orphan = lambda: bool(parent and not parent.is_alive())  # noqa: E731
+    with StopSignals(signal.SIGTERM), cancel.heed(is_orphan), join() as world:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
-        asked_to_stop = lambda: signals() or bool(parent and not parent.is_alive())  # noqa: E731
-        outcome = do_unit(unit, Worker(world, asked_to_stop, waits=False))
+        outcome = do_unit(unit, Worker(world, waits=False))
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended
     sys.exit(OUTCOMES.index(outcome))
 
 
 def do_unit(unit: Unit, worker: Worker) -> Outcome:
     """Do a unit, and return how that ended; what fails has said so in its line."""
-    from benchmark.training.processes import Stopped, Taken
-
     try:
         unit(worker)
     except Taken:

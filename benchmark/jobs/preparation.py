@@ -8,11 +8,18 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import RUN, Found, find_shared_documents, find_validation_leaks
+from benchmark.data.leaks import (
+    RUN,
+    Found,
+    count_unchecked,
+    find_shared_documents,
+    find_validation_leaks,
+)
 from benchmark.data.prepared import hash_texts, prepare_corpus
 from benchmark.data.tokens import BEYOND, Corpus, DomainTokens
 from benchmark.downstream.tasks import (
     TaskData,
+    count_unchecked_tests,
     load_tasks,
     mark_in_prepared_stream,
     mark_in_stream,
@@ -92,7 +99,7 @@ def describe_domains(corpus: Corpus, leaks: Found) -> Iterator[tuple[str, ...]]:
             f"{len(domain.train):,}",
             f"{info.get('valid_documents', 0):,}",
             f"{len(domain.valid):,}",
-            _count(list_copies(domain, leaks)),
+            _count_copies(corpus, domain, leaks),
             f"{info['unigram_perplexity']:,.1f}",
             ", ".join(left_out),
         )
@@ -106,9 +113,21 @@ def describe_task(data: TaskData) -> tuple[str, ...]:
         f"{len(data.dev):,}",
         f"{len(data.test):,}",
         f"{len(data.labels)}",
-        _count(data.leaked),
+        _join(_count(data.leaked), count_unchecked_tests(data)),
         _count(data.in_stream),
     )
+
+
+def _count_copies(corpus: Corpus, domain: DomainTokens, leaks: Found) -> str:
+    """How many validation documents are near copies, and how many are too short to tell."""
+    unchecked = count_unchecked(corpus.tokenizer, corpus.special.eos, domain.valid)
+    return _join(_count(list_copies(domain, leaks)), unchecked)
+
+
+def _join(count: str, unchecked: int) -> str:
+    """A count, with how many were not checked, where some were not."""
+    parts = [count, f"{unchecked:,} not checked" if unchecked else ""]
+    return ", ".join(filter(None, parts))
 
 
 def _count(matches: Sequence[bool] | Set[int]) -> str:

@@ -20,13 +20,13 @@ import msgspec
 from benchmark.downstream.tasks import make_score_key
 from benchmark.downstream.zero_shot import make_score_key as make_zero_shot_key
 from benchmark.errors import UserError
-from benchmark.files import replace_file
+from benchmark.files import replace_file, write_json
 from benchmark.ledger.archive import RECORDS, read_archive, write_archive
 from benchmark.ledger.keys import StageKey
 from benchmark.ledger.records import SCHEMA, STAGE_FILE
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import load_suite
-from benchmark.settings.names import list_suite_names, make_row_slug
+from benchmark.settings.names import list_executor_names, list_suite_names, make_row_slug
 from benchmark.settings.suite import RunConfig, Size, Suite, pick_for_stage
 from benchmark.settings.tasks import Evaluate, Finetuning, Task
 from benchmark.training.declaration import find_stage_times, make_stage_keys, plan_stage
@@ -41,6 +41,7 @@ from benchmark.training.method import (
 Record = dict[str, Any]  # a line of a file of records
 Files = dict[str, list[Record]]  # lines by the name of their file, as below `--runs`
 
+SETTINGS = {"training.clip": "training.max_grad_norm"}
 OPTIONS = {"replay": "replay_ratio"}  # old names of methods' options
 PHASE = {"rates": "lr_multipliers", "branch": "discard_after"}  # of the fields of a phase
 SCORE = {"how": "protocol"}  # of the fields of a score
@@ -55,16 +56,20 @@ IN_SUITES = {
 
 
 def upgrade(places: Sequence[Path], build: Build) -> Iterator[str]:
-    """Upgrade folders of `--runs`, studies' folders and suites' files, and say what became of each.
+    """Upgrade folders of `--runs`, studies, suites and tables of step times, and say what became of
+    each.
 
     Raises UserError for another place. A call that was killed may be repeated.
     """
     files = [place for place in places if place.suffix == ".toml"]
-    folders = [place for place in places if place.suffix != ".toml"]
+    tables = [place for place in places if place.suffix == ".json"]
+    folders = [place for place in places if place.suffix not in (".toml", ".json")]
     for folder in folders:
         files += sorted(folder.glob("*.toml"))
     for file in files:
         yield _upgrade_suite(file)
+    for table in tables:
+        yield _upgrade_step_times(table, build)
     suites = _load_suites([*map(str, files), *list_suite_names()])
     for folder in folders:
         if (folder / RECORDS).is_dir():
@@ -73,7 +78,8 @@ def upgrade(places: Sequence[Path], build: Build) -> Iterator[str]:
             yield _upgrade_runs(folder, Names(build, suites), bool(files))
         else:
             raise UserError(
-                f"{folder}: give a folder of --runs, the folder of a study, or a suite's .toml file"
+                f"{folder}: give a folder of --runs, the folder of a study, a suite's .toml file, "
+                "or a .json table of step times"
             )
 
 
@@ -87,6 +93,15 @@ def _upgrade_suite(file: Path) -> str:
     with replace_file(file) as stream:
         stream.write(renamed.encode())
     return f"{file}: renamed"
+
+
+def _upgrade_step_times(file: Path, build: Build) -> str:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for row in content["rows"]:
+        row["options"] = rename_options(row["method"], row["options"], build)
+        row["settings"] = _rename_keys(row["settings"], SETTINGS)
+    write_json(file, content, indent=1)
+    return f"{file}: {len(content['rows'])} rows of step times"
 
 
 def _upgrade_study(folder: Path, names: Names) -> str:
@@ -282,7 +297,7 @@ class Names:
                     "schema": SCHEMA,
                     "id": config.id,
                     "options": config.options,
-                    "config": config.model_dump(mode="json", exclude={"tasks", "slurm"}),
+                    "config": config.model_dump(mode="json", exclude={"tasks", "sections"}),
                     "stages": [self._find_key(key) for key in line.get("stages", [])],
                 }
                 new_name = f"{name.rpartition('/')[0]}/{config.id}.jsonl"
@@ -350,16 +365,19 @@ def make_config(line: Record, build: Build) -> RunConfig:
     training = content["training"]
     if "clip" in training:
         training["max_grad_norm"] = training.pop("clip")
-    options = dict(line["options"])
-    try:
-        names = build(line["method"], {}).options()
-    except ConfigError:
-        names = {}
-    for old, new in OPTIONS.items():
-        if new in names and old in options:
-            options[new] = options.pop(old)
+    options = rename_options(line["method"], line["options"], build)
     tasks = line.get("tasks", [])
     return RunConfig.model_validate({**content, "options": options, "tasks": tasks})
+
+
+def rename_options(method: str, options: Record, build: Build) -> Record:
+    """Options with today's names, as far as the method has them."""
+    try:
+        names = build(method, {}).options()
+    except ConfigError:
+        return options
+    new_names = {old: new for old, new in OPTIONS.items() if new in names}
+    return _rename_keys(options, new_names)
 
 
 # What version 1 made of a run. `raw`: its settings as version 1 recorded them.
@@ -367,7 +385,7 @@ def make_config(line: Record, build: Build) -> RunConfig:
 
 def make_old_id(line: Record) -> str:
     raw = json.loads(json.dumps(line["config"]))
-    for name in ("suite", "row_index", "tasks", "tuned", "slurm"):
+    for name in ("suite", "row_index", "tasks", "tuned", *list_executor_names()):
         raw.pop(name, None)
     for text in (*raw["domains"], *raw.get("probes", [])):
         text.pop("title")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from benchmark.cancel import Stopped, Taken
 from benchmark.files import BEGUN
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease, LeaseLost
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
 TRAINS = ("stages", "train")
-# the name of an unfinished file, or of a lock
-PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")
 RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
@@ -46,12 +44,10 @@ class Measure(Protocol):
 class Worker:
     """Who does a unit.
 
-    It has its processes, knows whether it is to stop, and whether it waits for what somebody else
-    has.
+    It has its processes, and waits for what somebody else has, or leaves it.
     """
 
     world: World
-    asked_to_stop: Callable[[], bool] = lambda: False
     waits: bool = True
 
 
@@ -88,29 +84,27 @@ class Unit:
         """A name for people."""
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
-    def has_kept_since(self, mark: Path) -> bool:
-        """Whether more of its work was kept since `mark` was written.
+    def describe_progress(self) -> list[str]:
+        """What its records say is kept of it: other words whenever there is more.
 
-        A step counts, a score, a domain or a part of one.
+        A score counts, a domain or a part of one, an evaluation, and a step from which training
+        went on.
         """
         store = self.store
-        mark_time = mark.stat().st_mtime_ns
-        paths: list[Path] = []
+        progress: list[str] = []
         if self.kind in ("prepare", *TRAINS):  # the only kinds that make texts
-            for folder, _, names in os.walk(store.data):
-                paths += [Path(folder, name) for name in names]
+            progress += [path.name for path in store.data.glob("*/[!.]*") if path.is_dir()]
+            for path in store.data.glob(f"*/.*/{BEGUN}"):
+                with contextlib.suppress(FileNotFoundError):  # others write there
+                    progress.append(f"{path.read_text()} {len(os.listdir(path.parent))}")
+        files = [store.scores_file("baselines")]
         for key in store.read_stage_keys(self.config):
-            stage = store.stage_folder(key)
-            paths += stage.glob("*.pt")
-            paths += stage.glob("model/*")
-            paths += [store.scores_file(key), store.measures_file(key)]
-        paths.append(store.scores_file("baselines"))
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # others write there
-                is_kept = path.name == BEGUN or not any(map(PASSES.fullmatch, path.parts))
-                if is_kept and path.stat().st_mtime_ns > mark_time:
-                    return True
-        return False
+            for line in store.read_stage(key):
+                place = getattr(line, "phase", ""), getattr(line, "step", 0)
+                progress.append(f"{key} {type(line).__name__} {place}")
+            files += [store.scores_file(key), store.measures_file(key)]
+        progress += [f"{path.name} {path.stat().st_size}" for path in files if path.exists()]
+        return sorted(progress)
 
     def find_owning_job(self) -> str:
         """The job that trains its next stage, or makes text before it has stages.
@@ -137,11 +131,9 @@ class Prepare(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.data.prepared import prepare_corpus
-        from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        poll = make_poll(worker.asked_to_stop, worker.waits)
-        prepare_corpus(self.config, self.store, say, poll=poll)
+        prepare_corpus(self.config, self.store, say, waits=worker.waits)
 
 
 @dataclass(frozen=True)
@@ -174,7 +166,6 @@ class Train(Unit):
     polls = True
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.training.processes import Stopped, Taken
         from benchmark.training.progress import ProgressLine
         from benchmark.training.run import Run, record_failure
 
@@ -188,7 +179,7 @@ class Train(Unit):
         method = lambda: self.build(config.method, config.options)  # noqa: E731
         run = None
         try:
-            run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
+            run = Run(config, method, store, world, line, worker.waits)
             run.train(self.last_stage)
         except Taken:
             raise
@@ -239,16 +230,14 @@ class Score(Unit):
         if select_tasks(suite, final):
             tasks = load_tasks(suite, store)
             try:
-                scores = score_stage(
-                    suite, config, self.stage, tasks, store, line.say_briefly, worker.asked_to_stop
-                )
+                scores = score_stage(suite, config, self.stage, tasks, store, line.say_briefly)
                 line.say(scores, is_news=False)
             except NotScored as error:
                 failure = error
         if suite.evaluate.tasks:
             from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
-            scores = evaluate_stage(suite, config, self.stage, store, worker.asked_to_stop)
+            scores = evaluate_stage(suite, config, self.stage, store)
             line.say(scores, is_news=False)
         if failure:
             raise failure

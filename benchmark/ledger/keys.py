@@ -47,7 +47,8 @@ def make_stage_keys(
     """
     count = len(config.domains)
     keys: list[StageKey] = []
-    for index, (declaration, text) in enumerate(zip(declarations, texts[:count], strict=True)):
+    for index, text in enumerate(texts[:count]):
+        declaration = declarations[index]
         settings = select_stage_settings(config, index, declaration.uses_memory)
         description: dict[str, Any] = {
             "format": FORMAT,

@@ -40,7 +40,7 @@ def make_run_line(config: RunConfig) -> RunLine:
         method=config.method,
         options=config.options,
         seed=config.seed,
-        config=config.model_dump(mode="json", exclude={"tasks", "slurm"}),
+        config=config.model_dump(mode="json", exclude={"tasks", "sections"}),
         tasks=[task.model_dump(mode="json") for task in config.tasks],
         domains=[Titled(domain.name, domain.label) for domain in config.domains],
         probes=[Titled(probe.name, probe.label) for probe in config.probes],

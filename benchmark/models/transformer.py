@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from functools import partial
@@ -481,6 +481,14 @@ def find_kind(folder: Path) -> str | None:
         if (folder / file).is_file():
             return name
     return None
+
+
+def take_precision_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a module the precision of tensors that were saved, so that loading rounds nothing."""
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            module.to(tensor.dtype)
+            return
 
 
 def check_files(folder: Path) -> None:

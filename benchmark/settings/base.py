@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -65,9 +65,7 @@ def _describe_problems(error: ValidationError, place: str, model: type) -> str:
         key = f"{'.'.join(path):.80}"
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             choices = _list_fields_at(model, problem["loc"][:-1])
-            near = difflib.get_close_matches(path[-1], choices, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems[key] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
+            problems[key] = [describe_unknown_key(path[-1], choices)]
         elif problem["type"] == "missing":
             problems[key] = ["missing"]
         else:
@@ -84,6 +82,13 @@ def _describe_problems(error: ValidationError, place: str, model: type) -> str:
         alternatives = " or ".join(dict.fromkeys(messages))
         parts.append(f"{key}: {alternatives}{inputs.get(key, '')}".removeprefix(": "))
     return f"{place}: " + "; and ".join(parts)
+
+
+def describe_unknown_key(key: str, choices: Sequence[str]) -> str:
+    """The message for a key that nobody reads, where these are read."""
+    near = difflib.get_close_matches(key, choices, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"no such key{hint}; there are {', '.join(choices) or 'none'}"
 
 
 def _find_place(problem: ErrorDetails) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import __version__
-from benchmark.settings.names import list_suite_names
+from benchmark.settings.names import list_executor_names, list_suite_names
 
 LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
 
@@ -135,7 +135,7 @@ OPTIONS: dict[str, Settings] = {
     "--executor": {
         "default": "local",
         "metavar": "NAME",
-        "help": "where: local (the default) or slurm",
+        "help": f"where: {' or '.join(list_executor_names())} (default: local)",
     },
     "--parallel": {"type": require_at_least(1), "metavar": "N", "help": PARALLEL},
     "--processes": {
@@ -157,7 +157,7 @@ OPTIONS: dict[str, Settings] = {
         "type": read_path,
         "nargs": "+",
         "metavar": "PLACE",
-        "help": "a folder of --runs, the folder of a study, or a suite's .toml file",
+        "help": "a folder of --runs, a study's, a suite's .toml file, a .json of step times",
     },
     "--view": {
         "choices": ("ours", "both"),

@@ -17,9 +17,14 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmark.settings.base import ConfigError, Settings, digest, validate
-from benchmark.settings.names import ROOT, SUITES, list_suite_names
-from benchmark.settings.slurm import OF_ALL_ROWS
+from benchmark.settings.base import (
+    ConfigError,
+    Settings,
+    describe_unknown_key,
+    digest,
+    validate,
+)
+from benchmark.settings.names import ROOT, SUITES, list_executor_names, list_suite_names
 from benchmark.settings.suite import Row, RunConfig, Size, Suite
 
 if sys.version_info >= (3, 11):
@@ -27,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
+SITE = ROOT / "site.toml"  # one's own defaults of what jobs ask of executors
 # what each run takes from its suite
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
@@ -60,8 +65,8 @@ def load_suite(
 
     `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending.
     `words`: those of a command line that stand for it. A suite may say `extends = "other"` and give
-    only what differs. `${NAME}` in any string is taken from the environment. Paths are relative to
-    the file in which they stand. Raises ConfigError.
+    only what differs. `${NAME}` in a path is taken from the environment. Paths are relative to the
+    file in which they stand. Raises ConfigError.
     """
     place = f"suite {name!r}"
     content, built_in = _read(name)
@@ -70,6 +75,10 @@ def load_suite(
         content = _merge(_read_site(), content)
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
+    choices = sorted([*Suite.model_fields, *list_executor_names()])
+    for key in content:
+        if key not in choices:
+            raise ConfigError(f"{place}: {key}: {describe_unknown_key(key, choices)}")
     content.setdefault("name", Path(name).stem)
     suite = validate(Suite, list_rungs(_expand(content, place), place), place)
     suite._called = shlex.join(words)
@@ -98,18 +107,16 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     Row names are resolved already (see `methods.list_rows`). Raises ConfigError for a row's
     override that breaks the suite's rules, or is of a key that no run has.
     """
-    sections = (*SHARED, "slurm")
-    shared = suite.model_dump_json(include={*sections})
+    keys = (*SHARED, *list_executor_names())
+    shared = suite.model_dump_json(include={*keys})
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(shared)
         for key, value in row.set.items():
-            section, _, inner = key.partition(".")
-            is_of_all_rows = section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)
-            if section not in sections or is_of_all_rows:
+            if key.partition(".")[0] not in keys:
                 raise ConfigError(
                     f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set "
-                    f"{', '.join(SHARED)} and slurm (of that no {', '.join(OF_ALL_ROWS)})"
+                    f"{', '.join(keys)}"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
         # through Suite, so that a row's overrides are held against the same rules
@@ -129,7 +136,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                 seed=seed,
                 tasks=suite.tasks,
                 tuned=suite.tuned,
-                slurm=None if checked.slurm == suite.slurm else checked.slurm,
+                sections=checked.sections,
                 **resolved,
             )
             runs.append(run)
@@ -222,6 +229,11 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     built_in = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content, built_in
+    if not isinstance(base, str):
+        raise ConfigError(
+            f"{path}: extends = {json.dumps(base, default=str)[:80]}: give the name of a suite, or "
+            "the path of a file, as text"
+        )
     base_name = str(path.parent / base) if base.endswith(".toml") else base
     try:
         inherited, base_built_in = _read(base_name)
@@ -233,15 +245,17 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _read_site() -> dict[str, Any]:
-    """The site file: a `[slurm]` section.
+    """The site file: sections of executors.
 
     Nothing else may be in it, for it must not change results.
     """
     content, _ = _read(str(SITE))
-    wrong_keys = ", ".join(content.keys() - {"slurm"})
+    names = list_executor_names()
+    wrong_keys = ", ".join(content.keys() - {*names})
     if wrong_keys:
         raise ConfigError(
-            f"{SITE}: only a [slurm] section may be here, not {wrong_keys}: put it into a suite"
+            f"{SITE}: only sections of executors ({', '.join(names)}) may be here, not "
+            f"{wrong_keys}: put it into a suite"
         )
     return content
 
@@ -314,13 +328,17 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
 
 
 def _expand(value: Any, place: str, key: str = "") -> Any:
-    """Values with the environment's.
+    """Values whose paths have the environment's.
 
-    Raises ConfigError for a variable that is not set, and for a torn line.
+    Other texts stay as they are: titles are printed, and whoever hands out a suite would learn what
+    stands in the environment. Raises ConfigError for a variable that is not set, and for a torn
+    line.
     """
     if isinstance(value, dict):
+        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
         return {
-            name: _expand(inner, place, f"{key}.{name}".strip(".")) for name, inner in value.items()
+            name: _expand(inner, place, f"{prefix}{name}".strip("."))
+            for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [_expand(inner, place, key) for inner in value]
@@ -334,7 +352,7 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
             )
         return os.environ[match[1]]
 
-    text = re.sub(r"\$\{(\w+)\}", read_variable, value)
+    text = re.sub(r"\$\{(\w+)\}", read_variable, value) if key in PATHS else value
     torn = BREAKS.search(text)
     if torn:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Names of suites, architectures and rows: all that `--help` needs to know of them.
+"""Names of suites, architectures, executors and rows: all that `--help` needs to know of them.
 
 No torch and no pydantic here.
 """
@@ -30,6 +30,15 @@ ARCHITECTURE_FOLDERS = [str(Path(__file__).parents[1] / "models" / "architecture
 def list_architecture_names() -> list[str]:
     """Names of all architectures."""
     return sorted(module.name for module in pkgutil.iter_modules(ARCHITECTURE_FOLDERS))
+
+
+EXECUTOR_FOLDERS = [str(Path(__file__).parents[1] / "jobs" / "executors")]
+"""Where the files are. Append a folder to add executors from outside of the project."""
+
+
+def list_executor_names() -> list[str]:
+    """Names of all executors, in alphabetical order."""
+    return sorted(module.name for module in pkgutil.iter_modules(EXECUTOR_FOLDERS))
 
 
 def check_architecture(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     PositiveFloat,
     PrivateAttr,
@@ -40,7 +41,6 @@ from benchmark.settings.decides import (
 from benchmark.settings.names import check_architecture, find_equal_labels, make_row_slug
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
-from benchmark.settings.slurm import Slurm
 from benchmark.settings.tasks import Evaluate, Finetuning, Task
 from benchmark.settings.texts import Domain, Replay
 from benchmark.settings.units import UNITS, Work
@@ -334,6 +334,8 @@ class Suite(Settings):
     leaves out names that stand beside it. Studies name each method.
     """
 
+    model_config = ConfigDict(extra="allow")  # sections of executors, see load
+
     name: Annotated[str, NOTHING] = Field(
         pattern=r"^[^\s./\\-][^/\\]*$",
         max_length=100,
@@ -375,7 +377,6 @@ class Suite(Settings):
     tasks: tuple[Task, ...] = Field((), description="downstream tasks")
     finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
     evaluate: Evaluate = Field(Evaluate(), description="tasks without fine-tuning")
-    slurm: Annotated[Slurm, NOTHING] = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Annotated[Tuned | None, NOTHING] = Field(
         None, description="how a search chose the rows' options; `tune` writes it"
     )
@@ -391,6 +392,11 @@ class Suite(Settings):
     def built_in(self) -> tuple[str, ...]:
         """The names of suites of `benchmark/suites/` that it is or extends, the nearest first."""
         return self._built_in
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """What jobs ask of executors, by their names; each executor checks its own."""
+        return self.model_extra or {}
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Suite:
@@ -423,6 +429,11 @@ class Suite(Settings):
                 raise ValueError(
                     f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}"
                 )
+        if self.tasks and "wrong" in self.finetuning.prompts and len(names) < 2:
+            raise ValueError(
+                "finetuning.prompts: a wrong prompt is another domain's, and there is one domain: "
+                'leave "wrong" out'
+            )
         per_stage: dict[str, Any] = {
             "training.learning_rate": self.training.learning_rate,
             "training.warmup": self.training.warmup,
@@ -465,8 +476,8 @@ class RunConfig(Settings):
         (),
         description="of the domains in the suite's list, where they have another order",
     )
-    slurm: Annotated[Slurm | None, NOTHING] = Field(
-        None, description="what its row asks of a cluster; no part of the run's identity"
+    sections: Annotated[dict[str, Any], NOTHING] = Field(
+        {}, description="what it asks of executors, by their names; no part of its identity"
     )
 
     @property

@@ -120,8 +120,10 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
     Those of a first stage in which a method does what Naive does are Naive's own, so that it is
     trained once for all.
     """
-    first, *later = find_times(config)
-    stage = plan_stage(config, 0)
+    stages = [plan_stage(config, index) for index in range(len(config.domains))]
+    phases = [[phase.name for phase in method.phases(stage)] for stage in stages]
+    first, *later = find_times(config, phases)
+    stage = stages[0]
     if first.estimated:
         naive = declare(config, LifelongMethod(), stage)
         if declare(config, method, stage) == naive:

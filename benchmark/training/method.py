@@ -213,9 +213,10 @@ class LifelongMethod:
     def list_changed_options(self) -> dict[str, Any]:
         """The options that do not have the default of the method's file."""
         changed = {}
-        for option in fields(self):  # type: ignore[arg-type]
-            if option.init and getattr(self, option.name) != option.default:
-                changed[option.name] = getattr(self, option.name)
+        for name, value in self.options().items():
+            has_default = hasattr(type(self), name) and getattr(type(self), name) == value
+            if not has_default:
+                changed[name] = value
         return changed
 
     def reads_domain(self) -> bool:

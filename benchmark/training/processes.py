@@ -38,35 +38,6 @@ from benchmark.settings.names import ROOT
 T = TypeVar("T")
 
 
-class Stopped(Exception):
-    """The run was asked to stop.
-
-    Its state is in a checkpoint.
-    """
-
-
-class Taken(Stopped):
-    """Another process trains a stage of the run or makes its text, and this one may not wait."""
-
-
-Poll = Callable[[bool], None]
-
-
-def make_poll(asked_to_stop: Callable[[], bool], waits: bool = True) -> Poll:
-    """A function for work to call now and then.
-
-    It raises Stopped when asked to stop, Taken where work may not wait.
-    """
-
-    def poll(waiting: bool) -> None:
-        if asked_to_stop():
-            raise Stopped
-        if waiting and not waits:
-            raise Taken
-
-    return poll
-
-
 LOOK = 0.1  # seconds between two words of processes that wait for the first
 NODE = "BENCHMARK_NODE"  # the variable in which an executor names the machine of its job
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 from msgspec import structs
 
+from benchmark import cancel
+from benchmark.cancel import Stopped
 from benchmark.data.leaks import find_validation_leaks
 from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokens import Corpus
@@ -36,7 +38,7 @@ from benchmark.training.batch_parts import check_method
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
-from benchmark.training.processes import Stopped, World, make_poll
+from benchmark.training.processes import World
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import CHECKPOINT, StageRun
 from benchmark.training.step import StageInputs, make_stage, set_training
@@ -74,7 +76,6 @@ class Run:
         store: Store,
         world: World,
         progress: ProgressLine | None = None,
-        asked_to_stop: Callable[[], bool] = lambda: False,
         waits: bool = True,
     ) -> None:
         self.config = config
@@ -82,16 +83,13 @@ class Run:
         self.store = store
         self.world = world
         self.progress = progress
-        self.asked_to_stop = asked_to_stop
         self.waits = waits
-        poll = make_poll(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
+        waits_for_text = waits or world.size > 1  # all of them wait, or none
         # the other processes read the same files
-        self.corpus = prepare_corpus(config, store, check=world.leads, poll=poll)
+        self.corpus = prepare_corpus(config, store, check=world.leads, waits=waits_for_text)
         self.stream = make_stream(config, self.corpus)
         # all runs need these, so they are waited for
-        self.stream.leaks = find_validation_leaks(
-            self.corpus, config.learned, store.data, make_poll(asked_to_stop)
-        )
+        self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data)
         method = make_method()
         check_method(config, method)
         if method.causal_only and self.stream.masked:
@@ -225,8 +223,8 @@ class Run:
                 owner = lease.name_owner()
                 print(f"waits for {path.parent}: {owner} has it", file=sys.stderr)
 
-        poll = make_poll(self.asked_to_stop, self.waits or briefly)
-        acquire = partial(lease.acquire, say, partial(poll, True))
+        check = partial(cancel.check_wait, self.waits or briefly)
+        acquire = partial(lease.acquire, say, check)
         self.world.let_first(acquire)
         try:
             yield lease

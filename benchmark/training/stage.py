@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmark import cancel
+from benchmark.cancel import Stopped
 from benchmark.ledger import records
 from benchmark.ledger.records import (
     DoneLine,
@@ -35,7 +37,7 @@ from benchmark.training.evaluate import evaluate
 from benchmark.training.learner import Learner, measure_elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
-from benchmark.training.processes import Stopped, describe_provenance
+from benchmark.training.processes import describe_provenance
 from benchmark.training.progress import EvaluationTimes
 from benchmark.training.step import StageInputs, Stepper, count_naive_flops
 
@@ -207,9 +209,8 @@ class StageRun:
             loss = stepper.step(position.step, learning_rate, elapsed)
             # The loss of the step before: looking at it waits for the GPU to be done with all that
             # was asked of it, so that the clock charges work and not its queueing.
-            if math.isfinite(previous_loss):
-                alarm = ASKED_TO_STOP * self.run.asked_to_stop()
-            else:
+            alarm = ASKED_TO_STOP * cancel.is_asked()
+            if not math.isfinite(previous_loss):
                 alarm = NOT_FINITE
             alarm = clock.count(work, alarm)
             position.step += 1

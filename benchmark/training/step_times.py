@@ -10,7 +10,7 @@ FLOPs of the one over those of the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -145,11 +145,13 @@ def _read(path: Path, changed: int) -> Table:
         ) from None
 
 
-def find_times(config: RunConfig) -> Sequence[StageTimes]:
+def find_times(config: RunConfig, phases: Sequence[Collection[str]] = ()) -> Sequence[StageTimes]:
     """The times of each stage in the table that a run's budget names.
 
     They are zeros where the budget names none. Of a row that is not in the table they are Naive's,
-    as `estimated`. Raises ConfigError when there is no such table, or nothing was measured in it.
+    as `estimated`. `phases` names those of each stage: a row that lacks one was measured before the
+    method had it, and is not in the table. Raises ConfigError when there is no such table, or
+    nothing was measured in it, so that no row has a budget.
     """
     if not config.budget.reference:
         return [StageTimes(0.0, {})] * len(config.domains)
@@ -167,7 +169,12 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
     for row in rows:
         is_same_method = (row.method, row.options) == (config.method, config.options)
         has_all_stages = len(row.stages) >= len(config.domains)
-        if is_same_method and has_all_stages and is_alike(row.settings, settings):
+        has_all_phases = all(
+            times.phases.keys() >= {*names}
+            for times, names in zip(row.stages, phases, strict=False)
+        )
+        is_measured = is_same_method and has_all_stages and has_all_phases
+        if is_measured and is_alike(row.settings, settings):
             return row.stages
     naive = find_naive(rows, config)
     is_estimated = config.method != "naive" or not naive
@@ -186,7 +193,8 @@ def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[Stage
 
     They are those at the nearest settings (fewest differ, then FLOPs differ least), times the FLOPs
     of a step over those there. Where Naive was measured nowhere they are those of another method's
-    first stage, in which most do what Naive does. There are none where nothing was measured.
+    first stage, in which most do what Naive does: of the phase that Naive has, or else the longest.
+    There are none where nothing was measured.
     """
     settings = _select_settings_of_naive(list_settings(config))
 
@@ -196,13 +204,16 @@ def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[Stage
         distance = abs(math.log(compare_flops(settings, measured)))
         return row.method != "naive", differing, distance
 
-    usable = [row for row in rows if row.stages and "adapt" in row.stages[0].phases]
+    usable = [row for row in rows if row.stages and row.stages[0].phases]
     if not usable:
         return ()
     row = min(usable, key=measure_distance)
     scale = compare_flops(settings, row.settings)
-    stages = row.stages if row.method == "naive" else row.stages[:1]
-    return [StageTimes(times.set_up, {"adapt": scale * times.phases["adapt"]}) for times in stages]
+    estimates = []
+    for times in row.stages if row.method == "naive" else row.stages[:1]:
+        seconds = times.phases.get("adapt", max(times.phases.values(), default=0.0))
+        estimates.append(StageTimes(times.set_up, {"adapt": scale * seconds}))
+    return estimates
 
 
 def compare_flops(settings: dict[str, Any], measured: dict[str, Any]) -> float:
@@ -226,7 +237,8 @@ def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTim
     """
     settings = _select_settings_of_naive(list_settings(config))
     for row in rows:
-        if row.method == "naive" and is_alike(_select_settings_of_naive(row.settings), settings):
+        is_usable = row.method == "naive" and all("adapt" in times.phases for times in row.stages)
+        if is_usable and is_alike(_select_settings_of_naive(row.settings), settings):
             return row.stages
     return ()
 

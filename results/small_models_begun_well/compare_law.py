@@ -17,7 +17,7 @@ import scipy.stats
 import run_all
 from analysis.inference import compute_interval
 from analysis.metrics import Floats
-from benchmark.jobs.study import open_records
+from benchmark.ledger.archive import open_records
 
 HERE = Path(__file__).parent
 FITTED, PREDICTED = "law_small", "law_large"

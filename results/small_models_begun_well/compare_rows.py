@@ -3,8 +3,11 @@ results/small_models_begun_well/compare_rows.py`.
 
 Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95%
 interval, and the two-sided p-value of docs/statistics.md, corrected together with all others of its
-table that have run (Holm). Where the losses of validation documents are recorded, the interval
-holds the choice of them too.
+table that have run (Holm). Where the losses of validation documents are recorded, the interval and
+p hold the choice of them too.
+
+A verdict is lower or higher with p up to 0.05. Else it is "within 3%" where two one-sided tests
+say so, which are of this comparison alone (WITHIN), or not decided.
 """
 
 from __future__ import annotations
@@ -20,9 +23,16 @@ import pandas as pd
 from msgspec import structs
 
 import run_all
-from analysis.inference import ERRORS, compute_interval, compute_one_sided_p, correct_by_holm
+from analysis.inference import (
+    compute_interval,
+    compute_sameness_p,
+    compute_two_sided_p,
+    correct_by_holm,
+    name_change,
+)
 from analysis.study import Study
-from benchmark.jobs.study import Archives, lay_out, read_archives
+from benchmark.ledger.archive import Archives, lay_out, read_archives
+from benchmark.ledger.runs import RunRecords
 
 HERE = Path(__file__).parent
 SIZES = ("57k", "113k", "237k", "1M")  # parameters of the last model
@@ -30,6 +40,10 @@ LARGE = (
     ("ELLE (exact), to {}", "ER, {} from the start"),
     ("ELLE, to {}", "ER, {} from the start"),
     ("ELLE (exact), to {}", "ELLE, to {}"),
+)
+AGAIN = (
+    ("ELLE, to {}", "ELLE, to {}, noise of before"),
+    ("ELLE (exact), to {}", "ELLE (exact), to {}, noise of before"),
 )
 SMALL = (("ELLE, to {}", "ER, 13k"), ("ELLE (exact), to {}", "ER, 13k"))
 SMALL_OF_1M = (("ELLE, to {}", "ER, 230k"), ("ELLE (exact), to {}", "ER, 230k"))
@@ -46,6 +60,19 @@ OF_57K = (  # rows of the main table
 # What ran later, in suites of its own: with 6.1e12 FLOPs two seeds of ELLE and staying small, two
 # rows of the million
 ADDED = {"map_four": "map_four_elle", "map_four_elle": "map_four_small", "million": "million_small"}
+# ELLE again, with noise that fits how weights begin (plan.md, "ELLE's noise"): its rows take the
+# place of those before
+RENEWED = {
+    "map_sixteenth": "elle_sixteenth",
+    "map_quarter": "elle_quarter",
+    "map_full": "elle_full",
+    "map_four": "elle_four",
+    "main_quarter": "elle_quarter",
+    "main_full": "elle_full",
+    "main_orders": "elle_orders",
+    "main_full_orders": "elle_full_orders",
+}
+OLD = "{}, noise of before"  # a row that was trained again
 LESS, MAIN = "3.8e11 FLOPs", "1.5e12 FLOPs"
 MAP = {
     "map_sixteenth": "9.6e10 FLOPs",
@@ -54,6 +81,7 @@ MAP = {
     "map_four": "6.1e12 FLOPs",
 }
 TABLES = {  # what is compared in which suites; each table is corrected by itself
+    "ELLE with its new noise over itself, and exact growth trained again (a control)": (AGAIN, MAP),
     "The map": (LARGE, MAP),
     "The map, growing or staying small": (SMALL, MAP),
     "The map, equal seconds": (LARGE, {"map_seconds": "36 s"}),
@@ -74,8 +102,9 @@ HEADS = (
     "Change (95% interval)",
     "Seeds",
     "p",
-    "p < 0.05",
+    "Verdict",
 )
+WITHIN = 0.03  # of AP, up and down: a change that is no finding of this study
 
 
 @dataclass(frozen=True)
@@ -84,6 +113,7 @@ class Change:
 
     ap: pd.DataFrame  # of both rows, a line a seed
     ratios: np.ndarray  # logarithms, one a seed
+    shared: float  # the variance of their mean by the choice of validation documents
     mean: float  # of the ratio, less 1; `low` and `high` too
     low: float
     high: float
@@ -99,30 +129,33 @@ def compare(study: Study, first: str, second: str) -> Change | None:
     ratios = np.log((both[first] / both[second]).to_numpy())
     shared = study.compute_text_variance(study.suites[0], first, second, last)
     mean, low, high = np.expm1([ratios.mean(), *compute_interval(ratios, shared)])
-    return Change(both, ratios, mean, low, high)
+    return Change(ap=both, ratios=ratios, shared=shared, mean=mean, low=low, high=high)
 
 
 def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study]) -> list[list[str]]:
     """The cells of a table's lines: a line for each pair of rows, and size, that at least two seeds
     of a suite have.
     """
-    lines, p_values = [], []
+    lines = []
+    changes = []
     sizes = SIZES if pairs is not OF_57K else SIZES[:1]
     for (budget, study), size, pair in itertools.product(studies.items(), sizes, pairs):
         first, second = (row.format(size) for row in pair)
         change = compare(study, first, second)
         if change is None:
             continue
-        above, below = compute_one_sided_p(change.ratios[:, None])
-        p_values.append(2 * min(above[0], below[0]))
+        changes.append(change)
         values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
         shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
         lines.append([budget, size, f"{first} / {second}", values, shown, str(len(change.ap))])
+    bound = np.log1p(WITHIN)
+    p_values = [compute_two_sided_p(change.ratios, change.shared) for change in changes]
     corrected = correct_by_holm(np.array(p_values))
-    return [
-        [*line, f"{p:.2g}", "yes" if p < ERRORS else ""]
-        for line, p in zip(lines, corrected, strict=True)
-    ]
+    for line, change, p in zip(lines, changes, corrected, strict=True):
+        p_same = compute_sameness_p(change.ratios, bound, change.shared)
+        verdict = name_change(change.mean, p, p_same, f"{WITHIN:.0%}")
+        line += [f"{p:.2g}", verdict]
+    return lines
 
 
 def open_suites(archives: Archives, suites: Iterable[str]) -> dict[str, Study]:
@@ -135,11 +168,28 @@ def open_suite(archives: Archives, suite: str) -> Study:
     with tempfile.TemporaryDirectory() as scratch:
         records = lay_out(archives, Path(scratch), [suite]).root
         study = run_all.open_study(str(HERE / f"{suite}.toml"), str(records))
-    if suite not in ADDED:
-        return study
-    added = open_suite(archives, ADDED[suite])
-    moved = [replace(run, line=structs.replace(run.line, suite=suite)) for run in added.runs]
-    return replace(study, runs=[*study.runs, *moved])
+    runs = list(study.runs)
+    if suite in ADDED:
+        runs += _move(open_suite(archives, ADDED[suite]).runs, suite)
+    if suite in RENEWED and _has_records(archives, RENEWED[suite]):
+        renewed = _move(open_suite(archives, RENEWED[suite]).runs, suite)
+        rows = {run.row for run in renewed if run.finished == len(run.domains)}
+        runs = [_rename(run) if run.row in rows else run for run in runs]
+        runs += [run for run in renewed if run.row in rows]
+    return replace(study, runs=runs)
+
+
+def _has_records(archives: Archives, suite: str) -> bool:
+    return any(path.name.startswith(f"{suite}-s") for path in archives)
+
+
+def _move(runs: Iterable[RunRecords], suite: str) -> list[RunRecords]:
+    """The runs as those of another suite."""
+    return [replace(run, line=structs.replace(run.line, suite=suite)) for run in runs]
+
+
+def _rename(run: RunRecords) -> RunRecords:
+    return replace(run, line=structs.replace(run.line, row=OLD.format(run.row)))
 
 
 def main() -> None:

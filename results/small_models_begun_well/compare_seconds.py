@@ -24,7 +24,7 @@ from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
 
 import methods
 from analysis.inference import compute_interval
-from benchmark.jobs.study import open_records
+from benchmark.ledger.archive import open_records
 from benchmark.ledger.records import DoneLine, EvaluationLine, find_last
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.load import load_suite

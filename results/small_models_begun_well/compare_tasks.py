@@ -16,7 +16,7 @@ import scipy.stats
 import run_all
 from analysis.metrics import Floats
 from analysis.study import Study, average_by_domain, select_measure
-from benchmark.jobs.study import open_records
+from benchmark.ledger.archive import open_records
 
 HERE = Path(__file__).parent
 SUITE = "main_tasks"

@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMeth
 
 from analysis.figures import COLOURS, make_picture, style
 from analysis.study import Study
-from benchmark.jobs.study import read_archives
+from benchmark.ledger.archive import read_archives
 
 LEAST, LARGEST = "map_sixteenth", "237k"
 HOFFMANN = 20  # tokens a parameter of the best size for a budget (Hoffmann et al. 2022)

@@ -33,8 +33,8 @@ from types import MappingProxyType
 from typing import Any
 
 import analysis.figures  # noqa: F401  # which takes a second, and no copy of this process has to import then
-import paper_tables
 import run_all
+from analysis import report
 from analysis.model_similarity import RunModels
 from benchmark.data import tokens
 from benchmark.downstream import finetune
@@ -180,7 +180,7 @@ class Watch:
             *((tokens, "train_bpe", "tokenizer"), (tokens, "_tokenise", "tokenising")),
             *((StageRun, "_evaluate", "evaluation"), (records, "append", "record")),
             *((finetune, "score", "fine-tuning"), (RunModels, "load_after", "look into a model")),
-            (paper_tables, "write_report", "report"),
+            (report, "write_report", "report"),
         ):
             self.wrap(owner, name, kind)
         models: Any = transformer

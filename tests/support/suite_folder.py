@@ -23,8 +23,8 @@ import torch
 from safetensors.torch import load_file
 
 import methods
-import paper_tables
 import run_all
+from analysis import catalogue, report
 from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.executors.local import do_units
 from benchmark.jobs.executors.slurm import commands
@@ -207,9 +207,9 @@ class SuiteFolder:
         suite = load_suite(str(self.file), overrides)
         configs = [config for config in self.configs() if rows is None or config.row in rows]
         survey = Survey(
-            suite, configs, methods.build, Store(self.runs), paper_tables.list_measures(suite)
+            suite, configs, methods.build, Store(self.runs), catalogue.list_measures(suite)
         )
-        return Plan(survey, survey.read_states(), paper_tables.write_report, self.folder / "report")
+        return Plan(survey, survey.read_states(), report.write_report, self.folder / "report")
 
     def survey(self) -> Survey:
         return Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))

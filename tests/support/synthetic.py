@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-import paper_tables
+from analysis import catalogue
 from analysis.page import render
 from analysis.study import Study
 from benchmark.ledger.records import SCHEMA
@@ -121,7 +121,7 @@ def write_as(
 
 def load(name: str) -> Any:
     """A table or figure, of a kind that the test knows."""
-    return paper_tables.load(name)
+    return catalogue.load(name)
 
 
 def study(runs: Path, **options: Any) -> Study:
@@ -133,7 +133,7 @@ def study(runs: Path, **options: Any) -> Study:
 def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:
     """Render these tables and figures, the scorecard and the page, as `run_all.py report` does."""
     study = Study(suite, runs, paper=True)
-    return render(study, [paper_tables.load(name) for name in tables], paper_tables.load, out)
+    return render(study, [catalogue.load(name) for name in tables], catalogue.load, out)
 
 
 @dataclass(frozen=True)

@@ -394,17 +394,9 @@ PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their lim
 # What parts share
 
 
-def make_run_of_two_stages(
-    tiny: TinyRuns,
-    world: World,
-    store: str,
-    stop: Callable[[], bool] = lambda: False,
-    **training: Any,
-) -> Run:
+def make_run_of_two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> Run:
     config = tiny.make_config(evaluations=1, **training)
-    return tiny.make_run(
-        config.model_copy(update={"domains": config.domains[:2]}), store, stop, world
-    )
+    return tiny.make_run(config.model_copy(update={"domains": config.domains[:2]}), store, world)
 
 
 def train_two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> list[Weights]:

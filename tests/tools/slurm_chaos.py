@@ -511,7 +511,7 @@ def main() -> None:
         ):
             subprocess.run(["sacctmgr", "-i", "add", *words], check=True, stdout=subprocess.DEVNULL)
         code = copy_code(folder / "code")
-        tables = code / "paper_tables" / "__init__.py"
+        tables = code / "analysis" / "report.py"
         tables.write_text(tables.read_text() + SLOW_REPORT.format(gate=str(folder / "slow_report")))
         with submitting(code):
             chaos = Chaos(folder, cluster, given.runs, given.runs_per_job, given.seed)

@@ -1,24 +1,28 @@
 """Where units of work are done, one executor a file or folder here.
 
-Its name is what `--executor` takes. To add one, add a file with `EXECUTOR = Executor(...)`. No
-torch here.
+Its name is what `--executor` takes, and the section of a suite that it reads. To add one, add a
+file with `EXECUTOR = Executor(...)`, here or outside of the project in a folder that is appended to
+`benchmark.settings.names.EXECUTOR_FOLDERS`. No torch here.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from benchmark.errors import UserError
+from benchmark.settings.names import EXECUTOR_FOLDERS, list_executor_names
 
 if TYPE_CHECKING:
     from benchmark.jobs.waves import Plan
     from benchmark.ledger.store import Store
+    from benchmark.settings.base import Settings
     from benchmark.settings.suite import RunConfig, Suite
+
+__path__ = EXECUTOR_FOLDERS
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Executor:
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
     execute: Callable[[Plan], int]  # returns an exit status
+    settings: type[Settings] | None = None  # of its section of a suite, where it reads one
+    of_all_rows: tuple[str, ...] = ()  # keys of that section that no row can set
     count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
     list_jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
     # ends all jobs, and returns their ids
@@ -66,17 +72,34 @@ class Executor:
     )
 
 
-def list_names() -> list[str]:
-    """The names of all executors, in alphabetical order."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
-
-
 def find(name: str) -> Executor:
     """The record in `executors/NAME`. Raises UserError where there is none."""
-    if name not in list_names():
-        raise UserError(f"no executor {name!r}: there are {', '.join(list_names())}")
+    names = list_executor_names()
+    if name not in names:
+        raise UserError(f"no executor {name!r}: there are {', '.join(names)}")
     executor: Executor = importlib.import_module(f"{__name__}.{name}").EXECUTOR
     return executor
+
+
+def check_sections(suite: Suite, runs: Sequence[RunConfig]) -> None:
+    """Hold what a suite and its rows ask of executors against the settings of these.
+
+    Raises ConfigError.
+    """
+    from benchmark.settings.base import ConfigError, Settings, validate
+    from benchmark.settings.load import SITE
+
+    place = f"suite {suite.name!r}" + f" with {SITE}" * SITE.exists()
+    rows = {f", row {run.row!r}": run.sections for run in runs}
+    for row, sections in {"": suite.sections, **rows}.items():
+        for name, section in sections.items():
+            executor = find(name)
+            validate(executor.settings or Settings, section, f"{place}{row}: [{name}]")
+            for key in executor.of_all_rows:
+                if section.get(key) != suite.sections.get(name, {}).get(key):
+                    raise ConfigError(
+                        f"{place}{row}: '{name}.{key}' is the same for all rows: do not set it"
+                    )
 
 
 def find_notes(suite: Suite, store: Store) -> Path:
@@ -100,7 +123,7 @@ def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
     status: 1 where something is wrong. Nothing of it stays.
     """
     has_failed = False
-    for name in list_names():
+    for name in list_executor_names():
         for line in find(name).examine(suite, configs, runs):
             print(line, flush=True)
             has_failed |= line.startswith("wrong")

@@ -25,6 +25,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from benchmark.cancel import Stopped
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.pool import (
     Slot,
@@ -64,7 +65,7 @@ def execute(plan: Plan) -> int:
     Several processes, of `--processes` or torchrun, train together, and the first alone does all
     else. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
     """
-    from benchmark.training.processes import Stopped, join, read_launch
+    from benchmark.training.processes import join, read_launch
 
     rank, launched = read_launch()
     configs = [state.config for state in plan.wanted]
@@ -87,12 +88,12 @@ def execute(plan: Plan) -> int:
     failed: list[Unit] = []
     waves = plan.waves
     with (
-        StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop,
+        StopSignals(signal.SIGINT, signal.SIGTERM),
         show_work(plan.suite.name if leads else "") as show,
     ):
         try:
             with join() as world:
-                worker = Worker(world, asked_to_stop)
+                worker = Worker(world)
                 for wave in waves:
                     # records may have changed since another process read them
                     units = world.agree(list(wave.units))
@@ -194,7 +195,7 @@ def do_units(
     Raises Stopped, or KeyboardInterrupt, when asked to stop.
     """
     if slots:
-        return work_through(units, slots, worker.asked_to_stop, show=show)
+        return work_through(units, slots, show=show)
     failed = []
     postponed: list[Unit] = []  # what others have at first is waited for at the end
     for unit in chain(units, postponed):

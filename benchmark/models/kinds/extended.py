@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models import transformer
-from benchmark.models.transformer import LanguageModel
+from benchmark.models.transformer import LanguageModel, take_precision_of
 from benchmark.settings.base import ConfigError
 
 FILE = transformer.KIND_FILES["extended"]  # in the folder of a saved model
@@ -90,5 +90,6 @@ def load(folder: Path | str) -> ExtendedModel:
         raise ValueError(
             f"{len(odd_names)} tensors are missing or none of {name}'s, e.g. {min(odd_names)}"
         )
+    take_precision_of(model, tensors)
     model.load_state_dict(tensors, strict=False)
     return model.eval()

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from benchmark.models import transformer
-from benchmark.models.transformer import LanguageModel
+from benchmark.models.transformer import LanguageModel, take_precision_of
 
 # in the folder of a saved model, beside the folder of each column
 FILE = transformer.KIND_FILES["progressive"]
@@ -263,5 +263,7 @@ def load(folder: Path | str) -> ProgressiveModel:
     laterals = nn.ModuleList()
     for count in range(1, len(models)):
         laterals.append(make_laterals(content["lateral"], count, hidden_size, layers))
-    laterals.load_state_dict(load_file(folder / _LATERALS))
+    tensors = load_file(folder / _LATERALS)
+    take_precision_of(laterals, tensors)
+    laterals.load_state_dict(tensors)
     return ProgressiveModel(models, laterals, content["lateral"])

@@ -33,6 +33,7 @@ from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
+from benchmark.jobs.executors.slurm.settings import KINDS, OF_ALL_ROWS, Slurm, find_section
 from benchmark.jobs.status import FAILED, name_next_step
 from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
@@ -40,7 +41,6 @@ from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ROOT
-from benchmark.settings.slurm import KINDS, Slurm, find_section
 from benchmark.settings.suite import RunConfig, Suite
 
 ORDER = get_args(Kind)
@@ -82,14 +82,9 @@ def find_notes(suite: Suite, store: Store) -> Path:
     return executors.find_notes(suite, store) / "slurm"
 
 
-def find_request(run: RunConfig, suite: Suite) -> Slurm:
-    """The resources that a job for a run asks for: those of its row, or else of the suite."""
-    return run.slurm or suite.slurm
-
-
 def count_gpus(suite: Suite, run: RunConfig) -> float:
     """The GPUs that train a run."""
-    return find_request(run, suite).resolve("train").gpus_of_a_run
+    return Slurm.read(run.sections).resolve("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
@@ -134,7 +129,7 @@ def check_plan(plan: Plan) -> None:
             "slurm.gpus_per_node or slurm.exclusive instead"
         )
     for state in plan.wanted:
-        request = find_request(state.config, plan.suite).resolve("train")
+        request = Slurm.read(state.config.sections).resolve("train")
         rows = state.config.training.batch_size
         if request.runs_per_job == 1 and rows % request.processes:
             raise ConfigError(
@@ -180,12 +175,11 @@ def _find_units_under_way(jobs: Sequence[Job]) -> set[str]:
 
 def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
     """The units of a wave by what they ask for."""
-    suite = plan.suite
     if wave.kind in ("prepare", "report"):
-        return [(suite.slurm, list(wave.units))]
+        return [(Slurm.read(plan.suite.sections), list(wave.units))]
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
-        groups[find_request(unit.config, suite)].append(unit)
+        groups[Slurm.read(unit.config.sections)].append(unit)
     return list(groups.items())
 
 
@@ -508,7 +502,8 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         yield f"none   Slurm gives no answer ({reason}): {LOCAL}"
         return
     budget_units = {config.budget.unit for config in configs}
-    requests = {suite.slurm, *(find_request(config, suite) for config in configs)}
+    of_suite = Slurm.read(suite.sections)
+    requests = {of_suite, *(Slurm.read(config.sections) for config in configs)}
     is_refused = False
     with tempfile.TemporaryDirectory(
         prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True
@@ -526,7 +521,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                         f"wrong  a job to {kind} is refused ({error}): change what [slurm] asks for"
                     )
         if not is_refused:
-            yield _check_node(suite.slurm, budget_units, Path(folder))
+            yield _check_node(of_suite, budget_units, Path(folder))
 
 
 def _check_node(request: Slurm, budget_units: set[str], folder: Path) -> str:
@@ -563,6 +558,8 @@ def _check_node(request: Slurm, budget_units: set[str], folder: Path) -> str:
 
 
 EXECUTOR = Executor(
+    settings=Slurm,
+    of_all_rows=OF_ALL_ROWS,
     describe=describe,
     execute=execute,
     count_gpus=count_gpus,

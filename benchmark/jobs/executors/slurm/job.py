@@ -25,21 +25,20 @@ import torch
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
+from benchmark.cancel import Stopped, Taken
 from benchmark.errors import UserError
 from benchmark.files import write_json
 from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
+from benchmark.jobs.executors.slurm.settings import find_section
 from benchmark.jobs.pool import Slot, StopSignals, list_physical_cores, make_slots, work_through
 from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
-from benchmark.settings.slurm import find_section
 from benchmark.training.processes import (
     NODE,
     Sources,
-    Stopped,
-    Taken,
     World,
     find_machine_name,
     join,
@@ -92,11 +91,11 @@ class Task:
         if cores:
             share = int(cores) // place.local_world_size
             torch.set_num_threads(max(1, min(torch.get_num_threads(), share)))
-        # how many starts in a row have added nothing; written when it first begins, and whenever
-        # its time is over
+        # what there was when it first began, or when its time was over last, and how many starts in
+        # a row have added nothing
         note = job.paths.folder / f"{job.job_id}_in_vain.json"
         if place.rank == 0 and not note.exists():
-            write_json(note, 0)
+            write_json(note, {"progress": self._describe_progress(), "in_vain": 0})
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
@@ -106,7 +105,7 @@ class Task:
                         "check driver and torch"
                     )
                 with join() as world:
-                    self._work(Worker(world, signals, waits=False))
+                    self._work(Worker(world, waits=False))
         except Behind as behind:
             if place.rank == 0:
                 _queue_again(job.job_id, behind.args)
@@ -124,7 +123,7 @@ class Task:
         """
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
-            work_through(self.units, self._make_slots(), worker.asked_to_stop, leave)
+            work_through(self.units, self._make_slots(), leave)
             return
         [unit] = self.units
         try:
@@ -149,6 +148,9 @@ class Task:
             slots = [dataclasses.replace(slot, cores=(), threads=threads) for slot in slots]
         return slots
 
+    def _describe_progress(self) -> list[list[str]]:
+        return [unit.describe_progress() for unit in self.units]
+
     def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
         """Queue the job again where its time is over or another takes its node.
 
@@ -159,16 +161,16 @@ class Task:
             if signals.came[:1] != [TIME_OVER]:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
-            in_vain = 0
-            if not any(unit.has_kept_since(note) for unit in self.units):
-                in_vain = json.loads(note.read_text()) + 1
+            old_note = json.loads(note.read_text())
+            progress = self._describe_progress()
+            in_vain = old_note["in_vain"] + 1 if progress == old_note["progress"] else 0
             if in_vain == IN_VAIN:
                 section = find_section(self.units[0].kind)
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: "
                     f"raise slurm.{section}.time"
                 )
-            write_json(note, in_vain)
+            write_json(note, {"progress": progress, "in_vain": in_vain})
         _queue_again(job)
 
 

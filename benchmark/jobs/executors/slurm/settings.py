@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_serializer, model_validator
 
-from benchmark.settings.base import Settings
+from benchmark.settings.base import Settings, validate
 from benchmark.settings.units import UNITS
 
 # of jobs, each with a section of its own
@@ -147,6 +147,14 @@ class Slurm(JobKind):
         """The GPUs of a run: a share of its job's where that trains several at a time."""
         gpus = self.nodes * self.gpus_on_node
         return gpus / self.processes if self.runs_per_job > 1 else gpus
+
+    @classmethod
+    def read(cls, sections: Mapping[str, Any]) -> Slurm:
+        """The section of a suite, or of a run, among those of all executors.
+
+        Raises ConfigError.
+        """
+        return validate(cls, sections.get("slurm", {}), "[slurm]")
 
     def takes_whole_nodes(self, *units: str) -> bool | str:
         """Whether jobs under budgets in these units run alone on their nodes."""

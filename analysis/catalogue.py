@@ -1,0 +1,118 @@
+"""The catalogue of tables and figures: an entry is a file of `paper_tables/`, or of a study.
+
+Entries import pandas and matplotlib, which takes seconds: they are loaded when it comes to that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmark.ledger import records
+from benchmark.ledger.store import Store
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import ROOT
+from benchmark.settings.suite import RunConfig, Suite
+
+if TYPE_CHECKING:
+    from analysis.exhibits import Exhibit
+
+FOLDER = ROOT / "paper_tables"
+
+
+def list_exhibits() -> list[str]:
+    """All exhibits, tables and figures, in alphabetical order."""
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+@cache
+def list_printed_blocks() -> frozenset[str]:
+    """The suites that the paper prints numbers of, and other blocks of its tables."""
+    from analysis.exhibits import read_printed
+
+    paths = sorted((FOLDER / "printed").glob("*.csv"))
+    return frozenset(value.block for path in paths for value in read_printed(path))
+
+
+def load(name: str, study: Path | None = None) -> Exhibit:
+    """The exhibit of a table or figure, with the paper's numbers.
+
+    `study` is a folder which may hold some of its own. Raises ConfigError for a name that is none.
+    """
+    from analysis.exhibits import read_printed
+
+    spec = importlib.util.spec_from_file_location(name, find_file(name, study))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for their types
+    spec.loader.exec_module(module)
+    exhibit: Exhibit = module.EXHIBIT
+    printed = read_printed(FOLDER / "printed" / f"{name}.csv")
+    return dataclasses.replace(exhibit, name=name, printed=printed)
+
+
+def find_file(name: str, study: Path | None) -> Path:
+    """The file of an exhibit. Raises ConfigError where neither project nor study has one."""
+    if name in list_exhibits():
+        return FOLDER / f"{name}.py"
+    if study and name.isidentifier() and (study / f"{name}.py").is_file():
+        return study / f"{name}.py"
+    names = ", ".join(difflib.get_close_matches(name, list_exhibits(), cutoff=0.0))
+    raise ConfigError(
+        f"no table or figure {name!r}: choose from the files of {FOLDER}, such as {names}"
+    )
+
+
+def find_study_folder(suite: Suite) -> Path | None:
+    """The folder of a suite's file, as it is called from here or from the project.
+
+    None if it has none.
+    """
+    file = Path(shlex.split(suite.called)[0])
+    if file.suffix != ".toml":
+        return None
+    for folder in (file.parent, ROOT / file.parent):
+        if folder.is_dir():
+            return folder
+    return None
+
+
+@dataclass(frozen=True)
+class ModelMeasure:
+    """Writes the lines of one kind with `analysis.model_similarity`.
+
+    It imports that module when it is called.
+    """
+
+    kind: str  # of its lines
+
+    def is_done(self, store: Store, stage: str) -> bool:
+        """Whether the model of a stage is measured."""
+        lines = records.read(store.measures_file(stage), records.MEASURES)
+        return any(line.__struct_config__.tag == self.kind for line in lines)
+
+    def __call__(self, config: RunConfig, store: Store) -> None:
+        from analysis.model_similarity import MEASURES
+
+        MEASURES[self.kind](config, store)
+
+
+def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
+    """The measures of models that the suite's tables and figures need.
+
+    The records of training are enough for the rest. Raises ConfigError for a name that is neither a
+    table nor a figure.
+    """
+    measures = []
+    for name in suite.tables:
+        text = find_file(name, find_study_folder(suite)).read_text(encoding="utf-8")
+        measures += re.findall(r'^MEASURE = "(\w+)"', text, re.MULTILINE)
+    return tuple(map(ModelMeasure, dict.fromkeys(measures)))

@@ -1,0 +1,215 @@
+"""Reports: the runs of suites from their records, rendered as the tables and figures they name."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+import methods
+from analysis.catalogue import find_study_folder, list_printed_blocks, load
+from benchmark.downstream.tasks import find_example_keys, select_scores
+from benchmark.downstream.zero_shot import select_zero_shot_scores
+from benchmark.ledger.ledger import Ledger, name_further_seeds
+from benchmark.ledger.runs import RunRecords, make_run_line
+from benchmark.ledger.store import Store
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import list_suite_names
+from benchmark.settings.suite import RunConfig, Suite, Suites
+from benchmark.training.declaration import open_ledger
+
+if TYPE_CHECKING:
+    from analysis.exhibits import Exhibit, View
+    from analysis.study import Study
+
+LONGEST_NAME = 100  # characters of the folder of a report
+
+
+def write_report(
+    suites: Suites, runs: Path, out: Path, view: View = "ours", only_tables: bool = False
+) -> None:
+    """Render the tables of suites from the records below `runs`.
+
+    Print the first, and a line of each of the others. They go to a folder in `out` that has the
+    suite's name; with several suites, their names with + between.
+    """
+    from analysis.page import render
+
+    tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
+    study = load_study(suites, runs)
+    exhibits = [load(name, folder) for name, folder in tables.items()]
+    if view == "both":
+        # the paper has nothing like the others
+        exhibits = [exhibit for exhibit in exhibits if exhibit.printed]
+    lack = name_lack(study)
+    lack_of_printed = name_lack_of_printed(study, exhibits) if view == "both" else ""
+    for message in filter(None, [lack, lack_of_printed]):
+        print(f"! {message}")
+    if lack and (view == "ours" or lack_of_printed):
+        return  # all cells would be empty
+    folder = out / study.name
+    render(study, exhibits, load, folder, view, only_tables)
+    _print_exhibits(study, exhibits, folder, view)
+    ledger = open_ledger(Store(runs), methods.build)
+    for _, configs in suites:
+        for line in name_further_seeds(configs, ledger):
+            print(line)
+    if view == "ours":
+        print(f"open {folder / 'index.html'} in a browser")
+    else:
+        print(f"all of it is in {folder}")
+
+
+def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, view: View) -> None:
+    """Print the first table, and the names of the other exhibits."""
+    from analysis.exhibits import TableExhibit
+    from analysis.notes import note_edited_code, warn_of_baselines, warn_of_counting
+    from analysis.tables import to_text
+
+    first = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
+    if first:
+        table = first.build(study, view)
+        edited = [note for part in study.parts for note in note_edited_code(part.stages)]
+        for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
+            print(f"! {warning}")
+        print(to_text(dataclasses.replace(table, notes=(), warnings=())))
+        suffix = "" if view == "ours" else ".both"
+        print(f"notes on it: {len(table.notes)}, in {folder / first.name}{suffix}.md")
+    names = [exhibit.name for exhibit in exhibits if exhibit is not first]
+    if names:
+        print(f"also in {folder}: {', '.join(names)}")
+
+
+def name_lack(study: Study) -> str:
+    """Say that nothing of a study is recorded.
+
+    "" where something is, even if it does not count.
+    """
+    if any(run.line.stages or run.why for run in study.runs):
+        return ""
+    return (
+        f"no records of {study.name}: give the --runs where they are, "
+        "or the folder of a study, results/NAME"
+    )
+
+
+def name_lack_of_printed(study: Study, exhibits: Sequence[Exhibit]) -> str:
+    """Say why no number of the paper's stands in the tables of view "both"; "" where one does."""
+    from analysis.exhibits import TableExhibit
+
+    tables = [exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)]
+    if any(exhibit.build(study, "both").has_printed for exhibit in tables):
+        return ""
+    if not tables:
+        return f"--view both: the paper prints none of the tables of {study.name}"
+    if any(study.printed.values()):
+        return (
+            f"--view both: no row, stage and domain of {study.name} is one that the paper prints "
+            "a number of"
+        )
+    names = sorted(list_printed_blocks() & {*list_suite_names()})
+    return (
+        f"--view both: no number of the paper's stands beside those of {study.name}, "
+        f"which is none of its suites ({', '.join(names)}) and extends none"
+    )
+
+
+def load_study(suites: Suites, runs: Path) -> Study:
+    """The records of suites' runs below `runs`; its name joins theirs.
+
+    Only records of what identifies a run count, and of texts the newest. Raises ConfigError for two
+    suites of one name.
+    """
+    from analysis.study import Study
+
+    names = [suite.name for suite, _ in suites]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ConfigError(
+            f"more than one suite is called {', '.join(repeated)}, so their runs would be taken "
+            "for seeds of each other: give each once, or another name"
+        )
+    store = Store(runs)
+    ledger = open_ledger(store, methods.build)
+    suite_runs = []
+    for suite, configs in suites:
+        suite_runs += _load_suite_runs(suite, configs, ledger)
+    blocks = list_printed_blocks()
+    printed = {}
+    for suite, _ in suites:
+        printed[suite.name] = next((name for name in suite.built_in if name in blocks), "")
+    joined = "+".join(names)
+    only_last = (suite.name for suite, _ in suites if suite.finetuning.stages == "last")
+    return Study(
+        name=joined if len(joined) <= LONGEST_NAME else f"{names[0]}+{len(names) - 1}_more",
+        runs=suite_runs,
+        title="; ".join(dict.fromkeys(suite.title for suite, _ in suites)),
+        paper=any(suite.paper for suite, _ in suites),
+        called={suite.name: _name_to_train(suite, store) for suite, _ in suites},
+        printed=printed,
+        only_last=frozenset(only_last),
+    )
+
+
+def _name_to_train(suite: Suite, store: Store) -> str:
+    """The words that stand for a suite in a command that trains, for which an archive is no place.
+
+    They are those that it was called with, without `--runs ARCHIVE`.
+    """
+    words = shlex.split(suite.called)
+    if store.is_archive and "--runs" in words:
+        place = words.index("--runs")
+        del words[place : place + 2]
+    return shlex.join(words)
+
+
+def _load_suite_runs(
+    suite: Suite, configs: Sequence[RunConfig], ledger: Ledger
+) -> list[RunRecords]:
+    """The records of a suite's runs, an empty one where there are none.
+
+    A record says the place that its row had in the suite of that day, and another suite that shares
+    a model may have it scored in tasks of its own: places, tasks and settings of fine-tuning are
+    this suite's.
+    """
+    recorded = ledger.read_suite(suite.name, configs)
+    examples = find_example_keys(suite, ledger.store)
+    domains: dict[tuple[str, str], str] = {
+        (task.name, task.metric): task.domain for task in suite.tasks
+    }
+    runs = []
+    for config, run in zip(configs, recorded, strict=True):
+        description = make_run_line(config)
+        line = structs.replace(
+            run.line,
+            row_index=description.row_index,
+            domains=description.domains,
+            probes=description.probes,
+            tasks=description.tasks,
+        )
+        scores = []
+        for key, lines in zip(run.line.stages, run.scores, strict=False):
+            scores.append(select_scores(suite, key, lines, examples))
+        zero_shot = []
+        for key, zero_shot_lines in zip(run.line.stages, run.zero_shot, strict=False):
+            selection = select_zero_shot_scores(suite.evaluate, key, zero_shot_lines)
+            zero_shot.append([*selection.values()])
+        baselines = []
+        for baseline in run.baselines:
+            domain = domains.get((baseline.task, baseline.metric))
+            if domain is not None:
+                baselines.append(structs.replace(baseline, domain=domain))
+        runs.append(
+            dataclasses.replace(
+                run,
+                line=line,
+                scores=scores or run.scores,
+                baselines=baselines,
+                zero_shot=zero_shot,
+            )
+        )
+    return runs

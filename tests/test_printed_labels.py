@@ -1,0 +1,205 @@
+"""Labels beside numbers follow what was trained: brackets, headings, and names of scores."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from analysis import catalogue, report
+from analysis.exhibits import TableExhibit
+from analysis.metrics import compute_forgetting
+from analysis.paper_suites import _find_model
+from analysis.scorecard import build_scorecard
+from analysis.study import Study
+from analysis.tables import Table
+from benchmark.ledger.records import StageLine, Titled
+from benchmark.ledger.runs import RunRecords, load_runs
+from benchmark.settings.load import load_suite
+from tests.support import synthetic
+
+NAMES = sorted(path.stem for path in catalogue.FOLDER.glob("printed/*.csv"))
+ROWS: list[tuple[str, str, dict[str, Any]]] = [
+    (label, "elle", {}) for label in ("ELLE", "WE + FRW", "Expand 0")
+]
+Ladder = Sequence[tuple[int, int]]
+
+
+def load(name: str) -> TableExhibit:
+    exhibit = catalogue.load(name)
+    assert isinstance(exhibit, TableExhibit)
+    return exhibit
+
+
+def brackets(table: Table) -> list[str]:
+    """What is printed beside the cells of a table; its caption speaks of it where there is any."""
+    cells = [cell for block in table.blocks for row in block.rows for cell in row.cells]
+    printed = [cell.printed for cell in cells if cell.printed]
+    assert ("In brackets: printed in the paper." in table.caption) == bool(printed)
+    return printed
+
+
+def set_ladder(run: RunRecords, ladder: Ladder) -> None:
+    """Let a run of ELLE have trained these numbers of layers and widths."""
+    rungs = [{"layers": layers, "hidden_size": hidden} for layers, hidden in ladder]
+    run.line.config["model"]["ladder"] = rungs
+    for stage, (layers, hidden) in zip(run.stages, ladder, strict=False):
+        head = stage[0]
+        assert isinstance(head, StageLine)
+        stage[0] = structs.replace(head, layers=layers, hidden_size=hidden)
+
+
+def write_as_printed(folder: Path, name: str) -> tuple[str, list[RunRecords]]:
+    """Runs as the paper trained them, of the first suite that a table shows."""
+    suite = next(iter(load(name).blocks))
+    synthetic.write(folder, suite, seeds=1, rows=ROWS)
+    runs = load_runs(folder, suite)
+    for run in runs:
+        model = _find_model(suite, run.row)
+        assert model
+        set_ladder(run, [(size.layers, size.hidden_size) for size in model.ladder])
+        run.line.config["model"]["architecture"] = model.architecture
+        own_tasks = load_suite("bert_base").tasks
+        run.line.tasks = [task.model_dump(mode="json") for task in own_tasks]
+    return suite, runs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
+    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with
+    other domains from the third stage on those of the first two, and no score.
+    """
+    suite, runs = write_as_printed(tmp_path, name)
+    assert brackets(load(name).build(Study(suite, runs), "both"))
+    assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
+    other = min(catalogue.list_printed_blocks() - {*load(name).blocks})
+    assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
+    for run in runs:
+        run.line.domains[2] = Titled("rev", "Python")
+    marks = brackets(load(name).build(Study(suite, runs), "both"))
+    if "pretraining" in name or name == "expand_size":
+        assert len(marks) == 3, "AP of the first, AP and AP+ of the second"
+    elif "downstream" in name or name == "prompt_finetuning":
+        assert not marks
+
+
+@pytest.mark.parametrize("change", ["architecture", "first rung", "text"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_bracket_stands_beside_another_model_or_text(name, change, tmp_path):
+    """Oracle: by hand: a Llama, a smaller first model, or docstrings under the paper's titles is
+    nothing that the paper trained, whatever the suite extends.
+    """
+    suite, runs = write_as_printed(tmp_path, name)
+    for run in runs:
+        config = run.line.config
+        if change == "architecture":
+            config["model"]["architecture"] = "llama"
+        elif change == "first rung":
+            sizes = [(size["layers"], size["hidden_size"]) for size in config["model"]["ladder"]]
+            set_ladder(run, [(2, 128), *sizes[1:]])
+        else:
+            config["domains"] = [{"packages": ["stdlib"]} for _ in run.domains]
+    study = Study("mine", runs, printed={suite: suite})
+    assert not brackets(load(name).build(study, "both")) or (
+        # of settings of models, which no text changes
+        change == "text" and name in ("architectures", "growth_architectures")
+    )
+
+
+def test_brackets_end_with_the_first_stage_of_another_size(tmp_path):
+    """Oracle: by hand: the third rung is another, so AP of the first and both of the second stand.
+
+    So they do where the ladder is the paper's and the recorded size is not, as without depth.
+    """
+    suite, runs = write_as_printed(tmp_path, "main_pretraining")
+    [elle] = (run for run in runs if run.row == "ELLE")
+    sizes = [(size["layers"], size["hidden_size"]) for size in elle.line.config["model"]["ladder"]]
+    ladder = list(elle.line.config["model"]["ladder"])
+    set_ladder(elle, [*sizes[:2], (6, 640), *sizes[3:]])
+    table = load("main_pretraining").build(Study(suite, [elle]), "both")
+    assert len(brackets(table)) == 3
+    elle.line.config["model"]["ladder"] = ladder
+    table = load("main_pretraining").build(Study(suite, [elle]), "both")
+    assert len(brackets(table)) == 3
+
+
+def test_another_budget_beside_brackets_is_told(tmp_path):
+    """Oracle: the amounts: 60 seconds here, 60,000 in the first stage of the paper."""
+    suite, runs = write_as_printed(tmp_path, "main_pretraining")
+    [note] = (
+        note
+        for note in load("main_pretraining").build(Study(suite, runs), "both").notes
+        if "paper's numbers" in note
+    )
+    assert "60 measured seconds" in note and "60,000, 24,000" in note
+    budget = {"unit": "seconds", "amount": [60_000.0, 24_000.0, 50_000.0, 58_000.0, 68_000.0]}
+    for run in runs:
+        run.line.config["budget"] = budget
+    notes = load("main_pretraining").build(Study(suite, runs), "both").notes
+    assert not any("paper's numbers" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "suite", "change", "heading"),
+    [
+        ("main_pretraining", "bert_base", {}, "Growing from BERT L6_D384 to L12_D768"),
+        ("main_pretraining", "bert_base", {"model.architecture": "gpt"}, "GPT from L6_D384"),
+        ("budgets_pretraining", "half_time", {}, "Half train wall time"),
+        ("budgets_pretraining", "half_time", {"budget.amount": 100}, "100 measured seconds"),
+        ("budgets_downstream", "small_memory", {}, "Memory of 34M"),
+        ("budgets_downstream", "small_memory", {"data.memory_tokens": 900_000_000}, "900,000,000"),
+        ("expand_size", "expand_size", {"budget.amount": 50}, "50 measured seconds"),
+    ],
+)
+def test_a_blocks_heading_is_the_papers_where_the_runs_are(name, suite, change, heading, tmp_path):
+    """Oracle: by hand, from the settings that `--set` changes."""
+    (tmp_path / "runs").mkdir()
+    read = load_suite(suite, change)
+    table = load(name).build(report.load_study([(read, expand(read))], tmp_path / "runs"))
+    title = table.blocks[0].title
+    assert heading in title
+    assert bool(change) != (title in load(name).blocks.values())
+    assert "34M" not in table.caption and "half" not in table.caption.lower()
+
+
+def expand(suite: Any) -> list[Any]:
+    """The runs of a suite, with one seed."""
+    import methods
+    from benchmark.settings.load import expand as expand_rows
+
+    return expand_rows(suite, methods.list_rows(suite), [0])
+
+
+def test_scores_are_called_by_their_metric(tmp_path):
+    """Oracle: the metric of each score: all F1, all accuracy, or both."""
+    data = synthetic.study(tmp_path, seeds=1)
+    captions = []
+    for metrics in (["macro_f1"], ["accuracy"], ["accuracy", "micro_f1"]):
+        for run in data.runs:
+            run.scores = [
+                [
+                    structs.replace(line, metric=metrics[place % len(metrics)])
+                    for place, line in enumerate(stage)
+                ]
+                for stage in run.scores
+            ]
+        captions.append(load("main_downstream").build(Study("demo", data.runs)).caption)
+    assert ["(F1, %)" in captions[0], "(accuracy, %)" in captions[1]] == [True, True]
+    assert "(F1 or accuracy, %)" in captions[2]
+
+
+def test_the_scorecard_names_whose_numbers_stand_beside_another_model(tmp_path):
+    """Oracle: a Llama that extends the paper's suite is not the BERT of its numbers."""
+    synthetic.write(tmp_path, "mine", seeds=6, architecture="llama")
+    study = Study("mine", load_runs(tmp_path, "mine"), printed={"mine": "bert_base"})
+    notes = build_scorecard(study, catalogue.load).notes
+    assert any("'Growing from BERT L6_D384 to L12_D768'" in note for note in notes)
+
+
+def test_forgetting_is_measured_from_the_best_model_before():
+    """Oracle: Chaudhry et al. 2018 by hand, in log 2: the first domain was best after the second
+    stage (4 to 16), the second after its own (16 to 8), so the rises are 2 and -1.
+    """
+    matrix = [[8.0, 32.0, 64.0], [4.0, 16.0, 64.0], [16.0, 8.0, 2.0]]
+    assert compute_forgetting(matrix) == pytest.approx(0.5 * 0.6931471805599453)

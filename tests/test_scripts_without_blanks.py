@@ -1,0 +1,145 @@
+"""Text without blanks between words: near copies, short texts, and counts of words."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from benchmark.data.leaks import NEARLY, RUN, count_unchecked, find_near_copies
+from benchmark.data.tokenizer import EOS, encode_texts, train_bpe
+from benchmark.downstream.passages import Example
+from benchmark.downstream.tasks import TaskData, _predict_by_words
+from benchmark.settings.tasks import Task
+
+SCRIPTS = {
+    "Chinese": range(0x4E00, 0x4E00 + 900),
+    "rare Chinese": range(0x20000, 0x20000 + 900),
+    "Japanese": [*range(0x3042, 0x3090), *range(0x30A2, 0x30F0), *range(0x5000, 0x5100)],
+    "Thai": range(0x0E01, 0x0E2F),
+    "Lao": [code for code in range(0x0E81, 0x0EAF) if unicodedata.category(chr(code)) == "Lo"],
+    "Khmer": range(0x1780, 0x17A3),
+    "Burmese": range(0x1000, 0x102A),
+}
+
+
+def draw(letters: list[str], size: int, chosen: random.Random) -> list[str]:
+    return chosen.choices(letters, k=size)
+
+
+def make_documents(script: str) -> tuple[list[str], list[str]]:
+    """60 documents, and 20 others of which the first ten have three letters changed.
+
+    Every third has Latin words and numbers in between.
+    """
+    chosen = random.Random(script)
+    letters = [chr(code) for code in SCRIPTS[script]]
+    train = [draw(letters, 200, chosen) for _ in range(60)]
+    for number, document in enumerate(train):
+        if number % 3 == 0:
+            document[50] = f" Word{number} "
+            document[90] = str(number)
+    near = [list(document) for document in train[:10]]
+    for document in near:
+        for place in chosen.sample(range(200), 3):
+            document[place] = chosen.choice(letters)
+    fresh = [draw(letters, 200, chosen) for _ in range(10)]
+    return ["".join(text) for text in train], ["".join(text) for text in near + fresh]
+
+
+def encode(bpe: Tokenizer, texts: list[str]) -> np.ndarray:
+    return np.array([number for ids in encode_texts(bpe, texts) for number in (*ids, EOS)])
+
+
+def list_runs(text: str) -> set[tuple[str, ...]]:
+    """The runs of words by Python's own regular expressions: each letter of a script without
+    blanks, and what stands between blanks of other scripts.
+    """
+    lone = "\u0e00-\u0fff\u1000-\u10bf\u1780-\u17ff\u3000-\u9fff\U00020000-\U0002ffff"
+    words = re.findall(f"[{lone}]|[^\\s{lone}]+", text.casefold())
+    return {tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
+
+
+def make_tokenizer(kind: str, texts: list[str]) -> Tokenizer:
+    if kind == "letters":
+        return train_bpe([], 0)
+    if kind == "bpe":
+        return train_bpe(texts, 900)
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>", max_input_chars_per_word=1000))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = ["<s>", "<pad>", "</s>", "<mask>", "<unk>"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=4000, special_tokens=special, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["letters", "bpe", "pieces"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_near_copies_are_found_in_scripts_without_blanks(script: str, kind: str) -> None:
+    """Oracle: Python's sets of runs of words; the ten that were changed in three letters."""
+    train, valid = make_documents(script)
+    bpe = make_tokenizer(kind, train + valid)
+    [found] = find_near_copies(bpe, EOS, [encode(bpe, valid)], encode(bpe, train))
+    known = set().union(*map(list_runs, train))
+    shares = [len(list_runs(text) & known) / len(list_runs(text)) for text in valid]
+    assert found == [number for number, share in enumerate(shares) if share >= NEARLY]
+    assert found == list(range(10))
+
+
+@pytest.mark.parametrize("kind", ["letters", "bpe", "pieces"])
+def test_a_letter_in_another_place_changes_no_words_of_other_scripts(kind: str) -> None:
+    """Oracle: the same documents of Latin, Greek and Hindi words, with a Chinese one beside them,
+    which lets all be read character by character.
+    """
+    chosen = random.Random(3)
+    alphabets = ["abcdeéüß", "αβγδεζ", "कखगघचछ"]
+    words = [
+        "".join(chosen.choices(alphabets[number % 3], k=chosen.randint(2, 9)))
+        for number in range(400)
+    ]
+    train = [" ".join(chosen.choices(words, k=60)) for _ in range(50)]
+    valid = [f"{text} x" for text in train[:8]]
+    valid += [" ".join(chosen.choices(words, k=60)) for _ in range(8)]
+    bpe = make_tokenizer(kind, [*train, *valid, "中文字" * 3])
+    answers = []
+    for more in ([], ["中文字" * 20]):
+        texts = encode(bpe, train + more)
+        [found] = find_near_copies(bpe, EOS, [encode(bpe, valid + more)], texts)
+        answers.append(found)
+    assert answers[1] == [*answers[0], len(valid)]
+    assert answers[0] == list(range(8))
+
+
+def test_texts_that_are_too_short_are_counted() -> None:
+    """By hand: a run takes 13 words, or 13 letters of such a script."""
+    bpe = train_bpe([], 0)
+    texts = ["one two three", " ".join("abcdefghijklm"), "中文" * 6, "中文" * 6 + "字", "ไทย" * 5]
+    assert count_unchecked(bpe, EOS, encode(bpe, texts)) == 2
+    assert count_unchecked(bpe, EOS, np.empty(0, np.int64)) == 0
+
+
+def test_a_bag_of_words_counts_letters_of_such_scripts() -> None:
+    """Oracle: texts whose class is which of two letters is among others, and never a whole text;
+    words of other scripts are counted as before.
+    """
+    chosen = random.Random(1)
+    letters = [chr(code) for code in SCRIPTS["Chinese"]][:40]
+
+    def examples(count: int) -> tuple[Example, ...]:
+        drawn = []
+        for number in range(count):
+            text = draw(letters, 12, chosen)
+            text[chosen.randrange(12)] = "犬猫"[number % 2]
+            drawn.append(Example("".join(text), None, number % 2, "-"))
+        return tuple(drawn)
+
+    task = Task(name="t", domain="d", docstrings={}, metric="accuracy")
+    data = TaskData(task, ("dog", "cat"), examples(200), examples(60), examples(60))
+    predictions = _predict_by_words(data)
+    assert np.mean(np.array(predictions) == data.list_targets("test")) > 0.95

@@ -1,0 +1,74 @@
+"""What docs/slurm.md shows is typed as it stands, on a cluster with the partitions and GPUs'
+feature that it names.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, copy_project, list_blocks, run_in_shell
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.suite_folder import needs_slurm, queue, scontrol, wait_until
+
+pytestmark = needs_slurm
+
+PARTITIONS = ("gpu", "cpu")
+# Words of the page's site.toml that this machine cannot give, and what takes their place.
+REPLACED = {
+    "gpus_per_node = 1": "gpus_per_node = 0",  # a job that asks for a GPU ends where torch has none
+    "cpus_per_task = 8": "cpus_per_task = 1",  # the nodes have four cores
+    '"module load cuda"': '"true"',  # there are no modules
+    '"64GB"': '"2GB"',  # the nodes have 16
+}
+
+
+@pytest.fixture
+def site(cluster: SlurmCluster) -> Iterator[None]:
+    """The cluster as the page's reader has it."""
+    for name in PARTITIONS:
+        scontrol("create", f"PartitionName={name}", "Nodes=ALL", "PriorityTier=2")
+    features = ("AvailableFeatures=a100", "ActiveFeatures=a100")
+    scontrol("update", f"NodeName={','.join(cluster.nodes)}", *features)
+    yield
+    subprocess.run(["scancel", "--me"], check=True)
+    wait_until(lambda: not queue())
+    for name in PARTITIONS:
+        scontrol("delete", f"PartitionName={name}")
+
+
+@pytest.mark.timeout(1800)  # jobs wait for each other, and each imports torch
+def test_the_page_runs_on_a_cluster(site: None, tmp_path: Path) -> None:
+    """Oracle: the exit status of what a reader types; then what the page says: after `cancel` the
+    next `run` goes on, and the table of both rows is in report/bert_base.
+    """
+    project = copy_project(tmp_path / "project")
+    python = project / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    submits = ""
+    for block in list_blocks(ROOT / "docs/slurm.md"):
+        if block.language == "toml":
+            text = block.text
+            for words, replacement in REPLACED.items():
+                assert words in text
+                text = text.replace(words, replacement)
+            (project / "site.toml").write_text(text)
+            continue
+        assert block.language == "bash"
+        for line in block.text.splitlines():
+            run_in_shell(line, project)
+            if line.endswith(" --executor slurm"):
+                submits = line
+                assert queue()
+    wait_until(lambda: not queue())
+    run_in_shell(submits, project)
+    wait_until(lambda: not queue(), patience=600)
+    run_in_shell("python run_all.py status bert_base", project)
+    table = (project / "report/bert_base/main_pretraining.md").read_text()
+    assert "Naive" in table and "ER" in table

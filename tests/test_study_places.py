@@ -1,0 +1,53 @@
+"""Studies and records that lie elsewhere, or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import methods
+import run_all
+from analysis.comparison import ComparisonError, Side, select_one_trial
+from analysis.report import write_report
+from benchmark.jobs import study
+from benchmark.ledger.archive import ResultsError
+from benchmark.ledger.runs import load_runs
+from tests.support import synthetic, tiny_suite
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_study_without_records_is_not_verified(has_folder: bool, tmp_path: Path) -> None:
+    """By hand: where there is no archive nothing holds, with an empty report or none."""
+    tiny_suite.write(tmp_path).rename(tmp_path / "tiny.toml")
+    if has_folder:
+        (tmp_path / "records").mkdir()
+    suites = methods.load_study_runs(tmp_path)
+    render = partial(write_report, only_tables=True)
+    with pytest.raises(ResultsError, match=f"{tmp_path}: nothing to verify.*records"):
+        list(study.verify(tmp_path, suites, render, methods.build))
+
+
+def test_a_copy_of_the_demo_is_verified_wherever_it_lies(tmp_path: Path, capsys) -> None:
+    """Oracle: the study in the project, whose files these are."""
+    copy = tmp_path / "somewhere" / "mine"
+    shutil.copytree(ROOT / "results" / "demo", copy)
+    assert run_all.main(["verify", str(copy)]) == 0
+    assert "are the same" in capsys.readouterr().out
+
+
+def test_a_copied_file_of_a_run_is_said_to_be_one(tmp_path: Path) -> None:
+    """By hand: of two files with one run the one that has its name is its own."""
+    synthetic.write(tmp_path, "demo", seeds=1)
+    runs = load_runs(tmp_path, "demo")
+    side = Side("A", {"demo": runs})
+    assert len(select_one_trial(side, "demo", {})) == len(runs)
+    folder = tmp_path / "suites" / "demo"
+    shutil.copy(folder / f"{runs[0].id}.jsonl", folder / "backup.jsonl")
+    side = Side("A", {"demo": load_runs(tmp_path, "demo")})
+    with pytest.raises(ComparisonError, match=rf"suites/demo .* {runs[0].id}\.jsonl .*copies"):
+        select_one_trial(side, "demo", {})
