@@ -149,5 +149,5 @@ def test_a_default_that_an_option_cannot_have_is_refused(tmp_path, monkeypatch) 
         Path(methods.__path__[0], "er.py").read_text().replace("= 0.1 ", "= 10 ")
     )
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
-    with pytest.raises(ConfigError, match="'tenfold': replay: .*less than or equal to 1.*10"):
+    with pytest.raises(ConfigError, match="'tenfold': replay_ratio: .*less than or equal to 1.*10"):
         methods.build("tenfold")

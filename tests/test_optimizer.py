@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -19,12 +20,15 @@ from benchmark.instruments.kills import Killed
 from benchmark.models import load
 from benchmark.settings import optimizers
 from benchmark.settings.base import ConfigError
-from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part
+from benchmark.settings.decides import describe
+from benchmark.settings.load import load_suite
+from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part, find_optimizer
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimizer import PhaseOptimizer, copy_layers, find_rate_factors
 from benchmark.training.step import make_stage
 from tests.support.record_lines import read_lines
+from tests.support.tiny_suite import write
 
 CONSTANT: Any = "constant"
 
@@ -111,6 +115,41 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
             parameter.grad = gradient[name]
             by_hand.step()
     assert len(noted["weights"]) == 24
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+def test_what_decays(kind: str, decay: str, tmp_path: Path) -> None:
+    """Oracle: with no gradient a step multiplies by 1 - rate x decay whatever decays, by hand:
+    the matrices of layers and the head, not biases, gains of norms and embeddings.
+    """
+    config = make_tiny_config("naive", optimizer=kind, decay=decay, weight_decay=0.1)
+    stream = TinyRuns("naive", methods.build, tmp_path).make_run(config, "run").stream
+    model = make_stage(config, 0, stream).build(config.model.ladder[1])
+    names = model.part_names()
+    named = [(names[name], parameter) for name, parameter in model.named_parameters()]
+    before = {name: parameter.detach().clone() for name, parameter in named}
+    for _, parameter in named:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = find_optimizer(kind)
+    factors = [1.0] * len(named)
+    PhaseOptimizer(optimizer, named, factors, config.training).step(0.5)
+    for name, parameter in named:
+        is_matrix = name.startswith("layers.") and parameter.dim() == 2
+        factor = 1 - 0.5 * 0.1 if is_matrix or decay == "all" else 1.0
+        torch.testing.assert_close(parameter.detach(), factor * before[name])
+
+
+def test_published_recipes_decay_matrices_alone(tmp_path: Path) -> None:
+    """Oracle: the rule of docs/suite_keys.md, and ids: what says "all" is what it was before."""
+    suite = load_suite(str(write(tmp_path)))
+    muon = load_suite(str(tmp_path / "tiny.toml"), {"training.optimizer": "muon"})
+    said = load_suite(
+        str(tmp_path / "tiny.toml"), {"training.optimizer": "muon", "training.decay": "all"}
+    )
+    decays = [methods.list_runs(each)[0].training.decay for each in (suite, muon, said)]
+    assert decays == ["all", "matrices", "all"]
+    assert "decay" not in describe(methods.list_runs(said)[0], "weights")["training"]
 
 
 def kill() -> bool:

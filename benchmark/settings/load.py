@@ -119,6 +119,8 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                     f"{', '.join(keys)}"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
+        if _decays_matrices_alone(suite, row, content):
+            content["training"]["decay"] = "matrices"
         # through Suite, so that a row's overrides are held against the same rules
         content |= {"name": suite.name, "title": suite.title}
         place = f"suite {suite.name!r}, row {row.name!r}"
@@ -141,6 +143,16 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
             )
             runs.append(run)
     return runs
+
+
+def _decays_matrices_alone(suite: Suite, row: Row, content: Mapping[str, Any]) -> bool:
+    """Whether a row has the default of published recipes for what decays, and not the paper's.
+
+    Decay would pull the gains of a published model's norms to 0. `content` is the row's.
+    """
+    is_given = "decay" in suite.training.model_fields_set or "training.decay" in row.set
+    is_of_recipe = content["model"]["start"] or content["training"]["optimizer"] == "muon"
+    return bool(is_of_recipe) and not is_given
 
 
 class LadderRule(Settings):

@@ -223,6 +223,11 @@ class Training(Settings):
     weight_decay: Annotated[float, WEIGHTS] = Field(
         0.01, ge=0, description="decoupled from the gradient but in sgd"
     )
+    decay: Annotated[Literal["all", "matrices"], WEIGHTS] = Field(
+        "all",
+        description="which weights decay: all, as the paper's, or matrices alone: no norm, bias, "
+        "embedding or prompt; with model.start, and with muon, the default is matrices",
+    )
     max_grad_norm: Annotated[float | None, STEPS] = Field(
         None, gt=0, description="largest gradient norm; off as in the paper"
     )

@@ -39,13 +39,19 @@ class PhaseOptimizer:
         self._optimizers: dict[nn.Parameter, torch.optim.Optimizer] = {}
         self._parts: list[torch.optim.Optimizer] = []
         for part in kind.parts:
-            groups: dict[float, list[nn.Parameter]] = {}
+            groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
             for (name, parameter), factor in zip(named, factors, strict=True):
                 if parameter not in self._optimizers and part.takes(name, parameter):
-                    groups.setdefault(factor, []).append(parameter)
+                    key = (factor, training.decay == "all" or is_decaying_matrix(name, parameter))
+                    groups.setdefault(key, []).append(parameter)
             if not groups:
                 continue
-            settings = [{"params": group, "factor": factor} for factor, group in groups.items()]
+            settings = []
+            for (factor, decays), group in groups.items():
+                setting: dict[str, Any] = {"params": group, "factor": factor}
+                if not decays:
+                    setting["weight_decay"] = 0.0
+                settings.append(setting)
             try:
                 optimizer = part.make(settings, training, kind.options)
             except (ValueError, TypeError) as error:
@@ -86,6 +92,14 @@ class PhaseOptimizer:
                     value = value.to(parameter.device, copy=True)
                 on_device[key] = value
             self._optimizers[parameter].state[parameter] = spread(on_device, parameter)
+
+
+def is_decaying_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """Whether a parameter decays under `training.decay = "matrices"`.
+
+    Embeddings do not, and with them the prompts that are rows of theirs. `name` is of `part_names`.
+    """
+    return parameter.dim() >= 2 and not name.startswith("embeddings.")
 
 
 def fit_moments(
