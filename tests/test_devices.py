@@ -192,20 +192,22 @@ def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("able", "allowed", "precision"),
+    ("able", "allowed", "gain", "precision"),
     [
-        ({}, True, "fp32"),
-        ({"avx512_bf16": True}, True, "bf16"),
-        ({"amx_bf16": True}, True, "bf16"),
-        ({"avx512_bf16": True}, False, "fp32"),
+        ({}, True, 2.0, "fp32"),
+        ({"avx512_bf16": True}, True, 2.0, "bf16"),
+        ({"avx512_bf16": True}, True, 0.65, "fp32"),
+        ({"amx_bf16": True}, True, 1.2, "bf16"),
+        ({"avx512_bf16": True}, False, 2.0, "fp32"),
     ],
 )
 def test_auto_is_what_the_machine_computes_in(
-    able: dict[str, bool], allowed: bool, precision: str, monkeypatch
+    able: dict[str, bool], allowed: bool, gain: float, precision: str, monkeypatch
 ) -> None:
     """Oracle: the instructions that the CPU says it has, where oneDNN is not told to leave them
-    (ONEDNN_MAX_CPU_ISA); what a suite asks for is done everywhere.
+    (ONEDNN_MAX_CPU_ISA), and they are faster; what a suite asks for is done everywhere.
     """
+    monkeypatch.setattr(devices, "measure_bf16_gain", lambda: gain)
     monkeypatch.setattr(
         torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able}
     )
@@ -240,3 +242,18 @@ def test_one_file_asks_torch_for_devices() -> None:
         and node.attr in of_devices
     }
     assert asking == {"benchmark.models.devices"}
+
+
+def test_the_gain_of_bf16_is_a_ratio_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: by hand: products that take 6 and 4 ticks of a clock of this test, but the first."""
+    now = [0.0]
+    ticks = {torch.float32: [90.0, *[6.0] * 7], torch.bfloat16: [90.0, 9.0, *[4.0] * 6]}
+
+    def multiply(states: torch.Tensor, weights: torch.Tensor) -> None:
+        now[0] += ticks[states.dtype].pop(0)
+
+    monkeypatch.setattr(devices.torch, "mm", multiply)
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: now[0])
+    devices.measure_bf16_gain.cache_clear()
+    assert devices.measure_bf16_gain() == 1.5
+    devices.measure_bf16_gain.cache_clear()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 
 import torch
 
 CPU = torch.device("cpu")
+WORTHWHILE = 1.2  # a gain of bf16 below this is not worth its rounding
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -91,19 +95,40 @@ def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Whether the device's matrix products have bf16 inputs.
+    """Whether the device's matrix products have bf16 inputs, and gain from it.
 
-    Elsewhere torch emulates that, slower than fp32.
+    Elsewhere torch emulates that, slower than fp32. Some CPUs have the instructions and are slower
+    with them, so on a CPU a product is timed.
     """
     if device.type == "cpu":
         able = torch.cpu.get_capabilities()
         has_it = able.get("amx_bf16") or able.get("avx512_bf16")
         # not under ONEDNN_MAX_CPU_ISA=AVX2, say
-        return bool(has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        is_allowed = has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return bool(is_allowed and measure_bf16_gain() >= WORTHWHILE)
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     return bool(supported and supported())
+
+
+@cache
+def measure_bf16_gain() -> float:
+    """How many times as fast this CPU multiplies matrices in bf16 as in fp32.
+
+    The product is (512, 768) x (768, 768). Each precision counts its fastest of several turns,
+    which other programs disturb least. It takes a fifth of a second, once in a process.
+    """
+    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    for turn in range(8):
+        for dtype in seconds:
+            states = torch.ones(512, 768, dtype=dtype)
+            weights = torch.ones(768, 768, dtype=dtype)
+            began = time.perf_counter()
+            torch.mm(states, weights)
+            if turn:  # the first one sets up
+                seconds[dtype] = min(seconds[dtype], time.perf_counter() - began)
+    return seconds[torch.float32] / seconds[torch.bfloat16]
 
 
 def gains_from_fp16(device: torch.device) -> bool:

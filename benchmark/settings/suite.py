@@ -232,7 +232,7 @@ class Training(Settings):
         None, gt=0, description="largest gradient norm; off as in the paper"
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], STEPS] = Field(
-        "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
+        "auto", description="auto: bf16 where it is faster, else fp16 on GPUs from V100 on"
     )
     compile: Annotated[bool | str, STEPS] = Field(
         False, description="torch.compile; a string names its backend"

@@ -147,7 +147,7 @@ class Finetuning(Settings):
         3, gt=0, description="stop after so many epochs without a better dev score"
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], FINE_TUNING] = Field(
-        "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
+        "auto", description="auto: bf16 where it is faster, else fp16 on GPUs from V100 on"
     )
     forward_tokens: Annotated[int, NOTHING] = Field(
         32_768, gt=0, description="columns of a forward pass; larger batches accumulate"
