@@ -97,6 +97,40 @@ def test_how_a_job_ended_is_in_its_files(
 
 
 @pytest.mark.parametrize(
+    ("account", "expected", "details"),
+    [
+        ("FAILED|0:53|n4", "failed", ("failed on n4 ", "(0:53)", 'slurm.exclude = "n4"')),
+        ("NODE_FAIL|0:0|n4", "failed", ("failed on n4 ",)),
+        ("CANCELLED by 0|0:0|None assigned", "interrupted", (" before it began",)),
+    ],
+)
+def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
+    tiny: SuiteFolder, slurm: FakeSlurm, account: str, expected: str, details: tuple[str, ...]
+) -> None:
+    """Oracle: what sacct of Slurm 22.05 says of a job on a node that does not see its folder, of
+    one whose node is lost, and of one that is cancelled in the queue.
+    """
+    assert tiny.submit() == 0
+    job = tiny.job("ER")
+    slurm.accounts[job] = account
+    slurm.end([job], "")
+    run = tiny.states()["ER"]
+    assert run.state == expected
+    assert all(detail in run.detail for detail in details)
+    assert (run.job is not None and run.job.node == "n4") == (expected == "failed")
+
+
+def test_a_job_that_slurm_holds_is_told_with_its_cure(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: Slurm's command for a job that is held."""
+    assert tiny.submit() == 0
+    job = tiny.job("ER")
+    slurm.held.add(job)
+    run = tiny.states()["ER"]
+    assert run.state == "waiting"
+    assert f"`scontrol release {job}`" in run.detail
+
+
+@pytest.mark.parametrize(
     ("log", "expected", "detail"),
     [
         (

@@ -398,6 +398,17 @@ def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(
     assert tiny.waves() == notes and slurm.jobs == queue
 
 
+def test_cancel_ends_reports_of_earlier_calls(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: the queue: a call that adds a seed sends a report of its own, and none is left."""
+    assert tiny.submit() == 0
+    assert tiny.call("run", "--executor", "slurm", "--seeds", "0,1") == 0
+    reports = [id for id, array in slurm.arrays.items() if ":report" in array.text]
+    assert len(reports) == 2
+    assert {*reports} <= {*slurm.jobs}
+    assert tiny.call("cancel") == 0
+    assert slurm.jobs == []
+
+
 def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the queue; those of another suite go on."""
     other = copy.copy(tiny)

@@ -45,6 +45,8 @@ class FakeSlurm:
             str, str
         ] = {}  # of jobs that do not wait; those that have ended are not in the queue
         self.restarts: dict[str, int] = {}
+        self.accounts: dict[str, str] = {}  # of ended jobs: "FAILED|0:53|n4"
+        self.held: set[str] = set()
         self.ended: set[str] = set()
         folder.mkdir()
         (folder / "srun").write_text("#!/bin/sh\n")
@@ -74,9 +76,14 @@ class FakeSlurm:
                 for job in self.jobs
             )
             reasons = ("Priority", "BeginTime")  # the other for those that were started again
-            return "".join(
-                f"{job}|{state}|{reasons[many > 0]}|n1|{many}|\n" for job, state, many in each
-            )
+            lines = []
+            for job, state, many in each:
+                reason = "JobHeldUser" if job in self.held else reasons[many > 0]
+                lines.append(f"{job}|{state}|{reason}|n1|{many}|\n")
+            return "".join(lines)
+        if command[0] == "sacct":
+            asked = command[command.index("-j") + 1].split(",")
+            return "".join(f"{job}|{self.accounts[job]}\n" for job in asked if job in self.accounts)
         if command[0] == "scancel":
             of = {job: {job, job.partition("_")[0]} for job in self.jobs}
             self.end([job for job, ids in of.items() if ids & {*command[1:]}])

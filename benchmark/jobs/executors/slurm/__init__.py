@@ -32,7 +32,7 @@ from benchmark.interpreters import COMPUTES
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
-from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
+from benchmark.jobs.executors.slurm.commands import Account, Queued, Refusal, SlurmError
 from benchmark.jobs.executors.slurm.settings import KINDS, OF_ALL_ROWS, Slurm, find_section
 from benchmark.jobs.status import FAILED, name_next_step
 from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
@@ -61,6 +61,7 @@ ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of t
     ),
     r"\*\*\* JOB .* CANCELLED": ("interrupted", "its job was cancelled"),
 }
+FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # how states of a bad node begin, in accounts
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
@@ -312,6 +313,8 @@ class Submission:
         _write_note(self.folder, array, kind, unit_ids)
         self.sent.append(array)
         order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
+        if len(dependencies) > 3:
+            order += f" and {len(dependencies) - 3} more"
         first = tasks[0][0]
         print(f"{array}  {kind}: {len(tasks)} jobs ({first.name}, ...){order}")
 
@@ -421,11 +424,16 @@ def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
                 raise
             logging.warning("%s: what follows is from the records alone", error)
             is_silent = True
+    logs = {id: commands.find_log(folder / notes[id]["user"], id) for id in units_by_job}
+    accounts: dict[str, Account] = {}
+    without_log = [id for id, log in logs.items() if id not in queue and not log.exists()]
+    if without_log and not is_silent:
+        accounts = commands.ask_accounts(without_log)
     jobs = []
     for id, units in units_by_job.items():
         note = notes[id]
-        log = commands.find_log(folder / note["user"], id)
-        queued = queue.get(id) or _read_ending(log, note["kind"], is_silent)
+        log = logs[id]
+        queued = queue.get(id) or _read_ending(log, note["kind"], is_silent, accounts.get(id))
         if queued.state == "done":
             continue
         job = Job(
@@ -443,16 +451,25 @@ def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     return jobs
 
 
-def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
+def _read_ending(log: Path, kind: Kind, is_silent: bool, account: Account | None) -> Queued:
     """The state of a job that is not in the queue, by what it left.
 
-    It is unknown where Slurm was silent.
+    It is unknown where Slurm was silent. `account`: what Slurm's accounts say of a job without a
+    log, where they are kept.
     """
     if commands.has_succeeded(log):
         return Queued("done")
     if is_silent:
         return Queued("unknown", "Slurm does not answer")
     if not log.exists():
+        if account and account.state.startswith(FAILED_THERE):
+            node = account.nodes
+            return Queued(
+                "failed",
+                f"failed on {node} before it could write its log ({account.exit_code}): does "
+                f'{node} see this folder? Else leave it out: slurm.exclude = "{node}"',
+                node,
+            )
         return Queued("interrupted", "its job was ended before it began")
     restarts, lines = commands.read_log(log)
     slurm_lines = "\n".join(line for line in lines if line.startswith(OF_SLURM))
@@ -475,8 +492,11 @@ def cancel(suite: Suite, store: Store) -> list[str]:
     Raises SlurmError as `list_jobs` does.
     """
     user = getpass.getuser()
-    jobs = [job for job in list_jobs(suite, store, patient=False) if job.is_under_way]
-    ids = [job.id for job in jobs if Path(job.log).parent.name == user]
+    arrays = {note["id"] for note in read_notes(find_notes(suite, store)) if note["user"] == user}
+    if not arrays:
+        return []
+    # all that was noted, also reports of earlier calls, which no unit's last job is
+    ids = [id for id in commands.ask_queue({user}) if id.partition("_")[0] in arrays]
     commands.cancel(dict.fromkeys(id.partition("_")[0] for id in ids))
     return ids
 

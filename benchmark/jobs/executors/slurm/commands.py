@@ -18,7 +18,7 @@ PATIENCE = 120.0  # seconds for an answer
 # a job's own variables, which sbatch would pass on, by how they begin
 OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI")
 # a user's own variables that change Slurm's answers, by how they begin
-FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_")
+FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_", "SACCT_")
 # how Slurm is reached, which is no job's own
 ADDRESS = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
 # states of jobs in the queue
@@ -64,11 +64,37 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
             # Slurm sets a time before which a job that is queued again does not begin
             if restarts != "0" and reason == "BeginTime":
                 detail = "Slurm starts it again soon"
+            elif "held" in reason.lower():
+                detail = f"{reason}: Slurm holds it until `scontrol release {id}`"
             jobs[id] = Queued("waiting", detail, node, int(restarts))
         else:
             detail = state.lower() if state in HALTED else ""
             jobs[id] = Queued("running", detail, node, int(restarts))
     return jobs
+
+
+@dataclass(frozen=True)
+class Account:
+    """What Slurm's accounts say of a job that has ended: its state, exit code and nodes."""
+
+    state: str
+    exit_code: str
+    nodes: str
+
+
+def ask_accounts(jobs: Iterable[str]) -> dict[str, Account]:
+    """The accounts of jobs that have ended, by id; none where the cluster keeps none."""
+    ids = ",".join(jobs)
+    columns = "JobID,State,ExitCode,NodeList"
+    try:
+        answer = ask("sacct", "-X", "-n", "-P", "-j", ids, "-o", columns)
+    except SlurmError:
+        return {}
+    accounts = {}
+    for line in answer.splitlines():
+        id, state, exit_code, nodes = line.split("|")
+        accounts[id] = Account(state, exit_code, nodes)
+    return accounts
 
 
 def cancel(jobs: Iterable[str]) -> None:
