@@ -252,8 +252,8 @@ def test_the_gain_of_bf16_is_a_ratio_of_times(monkeypatch: pytest.MonkeyPatch) -
     def multiply(states: torch.Tensor, weights: torch.Tensor) -> None:
         now[0] += ticks[states.dtype].pop(0)
 
-    monkeypatch.setattr(devices.torch, "mm", multiply)
-    monkeypatch.setattr(devices.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch, "mm", multiply)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     devices.measure_bf16_gain.cache_clear()
     assert devices.measure_bf16_gain() == 1.5
     devices.measure_bf16_gain.cache_clear()

@@ -38,7 +38,7 @@ NO_TIME = {
         "memory_seed",
     },
     "training": {"learning_rate", "warmup", "schedule", "betas", "epsilon", "weight_decay"}
-    | {"checkpoint_seconds", "evaluations"},
+    | {"checkpoint_seconds", "evaluations", "decay"},
 }
 STEPS = 12  # of Naive in each stage
 

@@ -262,10 +262,11 @@ def test_a_job_that_its_limit_stops_in_vain_ends(
     queued again once, and then fails, with the key to raise in `status`.
     """
     with new_suite_folder(tmp_path, texts, prepared=False) as tiny:
-        begun, tokens = tmp_path / "begun", tmp_path / "code" / "benchmark" / "data" / "tokens.py"
+        begun = tmp_path / "begun"
+        prepared = tmp_path / "code" / "benchmark" / "data" / "prepared.py"
         begins = f"    open({str(begun)!r}, 'w').close()\n    __import__('time').sleep(900)\n"
         sleeps = f"\n\ndef prepare_corpus(*_, **__):\n{begins}"
-        tokens.write_text(tokens.read_text() + sleeps)
+        prepared.write_text(prepared.read_text() + sleeps)
         tiny.write("x").submit()
         [job] = tiny.ids("prepare").values()
         for restarts in (0, 1):
