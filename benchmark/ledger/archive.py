@@ -92,6 +92,8 @@ def collect(
 
 def _has_ended(config: RunConfig, ledger: Ledger) -> bool:
     """Whether the records of a run say that it is finished."""
+    if not ledger.store.read_run(config):
+        return False  # whether its text is here or not
     lines = ledger.identify(config).lines
     return bool(records.select_kind(lines, records.EndedLine))
 

@@ -43,7 +43,7 @@ LARGE = (
 )
 AGAIN = (
     ("ELLE, to {}", "ELLE, to {}, noise of before"),
-    ("ELLE (exact), to {}", "ELLE (exact), to {}, noise of before"),
+    ("ELLE (exact), to {}, trained again", "ELLE (exact), to {}"),
 )
 SMALL = (("ELLE, to {}", "ER, 13k"), ("ELLE (exact), to {}", "ER, 13k"))
 SMALL_OF_1M = (("ELLE, to {}", "ER, 230k"), ("ELLE (exact), to {}", "ER, 230k"))
@@ -73,6 +73,7 @@ RENEWED = {
     "main_full_orders": "elle_full_orders",
 }
 OLD = "{}, noise of before"  # a row that was trained again
+CONTROL = "ELLE (exact), to 57k"  # trained again with the same settings
 LESS, MAIN = "3.8e11 FLOPs", "1.5e12 FLOPs"
 MAP = {
     "map_sixteenth": "9.6e10 FLOPs",
@@ -173,9 +174,12 @@ def open_suite(archives: Archives, suite: str) -> Study:
         runs += _move(open_suite(archives, ADDED[suite]).runs, suite)
     if suite in RENEWED and _has_records(archives, RENEWED[suite]):
         renewed = _move(open_suite(archives, RENEWED[suite]).runs, suite)
+        control = [run for run in renewed if run.row == CONTROL]
+        renewed = [run for run in renewed if run.row != CONTROL]
         rows = {run.row for run in renewed if run.finished == len(run.domains)}
-        runs = [_rename(run) if run.row in rows else run for run in runs]
+        runs = [_rename(run, OLD) if run.row in rows else run for run in runs]
         runs += [run for run in renewed if run.row in rows]
+        runs += [_rename(run, "{}, trained again") for run in control]
     return replace(study, runs=runs)
 
 
@@ -188,8 +192,8 @@ def _move(runs: Iterable[RunRecords], suite: str) -> list[RunRecords]:
     return [replace(run, line=structs.replace(run.line, suite=suite)) for run in runs]
 
 
-def _rename(run: RunRecords) -> RunRecords:
-    return replace(run, line=structs.replace(run.line, row=OLD.format(run.row)))
+def _rename(run: RunRecords, form: str) -> RunRecords:
+    return replace(run, line=structs.replace(run.line, row=form.format(run.row)))
 
 
 def main() -> None:
