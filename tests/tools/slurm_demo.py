@@ -81,10 +81,17 @@ def main() -> None:
     ):
         say("$ run_all.py run demo --executor slurm   (short budgets, all runs in one job)")
         say(*run_all("run", "--executor", "slurm", "--out", str(OUT)))
-        wait_until(job, patience=600)
+        jobs: list[Job] = []  # that train; between two stages none says how far it is
+
+        def has_begun() -> bool:
+            trains = job()
+            if trains:
+                jobs.append(trains)
+            return bool(trains)
+
+        wait_until(has_begun, patience=600)
+        trains = jobs[0]
         say(*run_all("status"))
-        trains = job()
-        assert trains
         subprocess.run(
             ["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"],
             check=True,
