@@ -70,7 +70,7 @@ RENEWED = {
     "main_quarter": "elle_quarter",
     "main_full": "elle_full",
     "main_orders": "elle_orders",
-    "main_full_orders": "elle_full_orders",
+    # main_full_orders too, once elle_full_orders has all its seeds
 }
 OLD = "{}, noise of before"  # a row that was trained again
 CONTROL = "ELLE (exact), to 57k"  # trained again with the same settings
