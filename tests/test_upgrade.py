@@ -7,11 +7,15 @@ rendered.
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import methods
+from benchmark.jobs import upgrade as upgrading
 from benchmark.ledger.archive import read_archive
 from run_all import main
 
@@ -43,8 +47,9 @@ def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
     assert main(["upgrade", "runs", "tiny.toml"]) == 0
     assert "4 runs, 7 stages" in capsys.readouterr().out
     upgraded = read_runs(place)
-    assert main(["upgrade", "runs", "tiny.toml"]) == 0
-    assert read_runs(place) == upgraded
+    for words in (["tiny.toml"], []):  # by now no suite is asked for
+        assert main(["upgrade", "runs", *words]) == 0
+        assert read_runs(place) == upgraded
     assert main(["prepare", "tiny.toml"]) == 0
     capsys.readouterr()
     assert main(["status", "tiny.toml"]) == 0
@@ -54,6 +59,31 @@ def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
         expected = read_rows(place / "expected" / f"{name}.md")
         assert expected
         assert read_rows(place / "report/tiny" / f"{name}.md") == expected
+
+
+def test_a_call_that_was_killed_is_repeated(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Oracle: an undisturbed call; the killed one has renamed all but the files of runs, and no
+    score is told to be lost.
+    """
+    shutil.copytree(place, place / "other", ignore=shutil.ignore_patterns("other"))
+    assert main(["upgrade", "runs", "tiny.toml"]) == 0
+    expected = read_runs(place)
+    monkeypatch.chdir(place / "other")
+    replace = upgrading._replace
+
+    def kill(old: Path, new: Path, lines: Any) -> None:
+        if "suites" in old.parts:
+            raise KeyboardInterrupt
+        replace(old, new, lines)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(upgrading, "_replace", kill)
+        [*upgrading.upgrade([Path("runs"), Path("tiny.toml")], methods.build)]
+    assert main(["upgrade", "runs", "tiny.toml"]) == 0
+    assert "lost" not in capsys.readouterr().out
+    assert read_runs(place / "other") == expected
 
 
 def test_records_of_version_1_are_refused_with_the_cure(place: Path, capsys) -> None:

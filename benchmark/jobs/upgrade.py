@@ -113,6 +113,8 @@ def _upgrade_study(folder: Path, names: Names) -> str:
         }
     for files in contents.values():
         names.learn(files)
+    if not names.runs:
+        return f"{folder}: nothing of version 1"
     for path, files in contents.items():
         members = {name: c for name, c in archives[path].items() if not name.endswith(".jsonl")}
         for name, lines in names.rename(files).items():
@@ -134,6 +136,8 @@ def _upgrade_runs(folder: Path, names: Names, has_suites: bool) -> str:
     ]
     files = {path.relative_to(folder).as_posix(): _parse(path.read_bytes()) for path in paths}
     names.learn(files)
+    if not names.runs:
+        return f"{folder}: nothing of version 1"
     names.rename(files)
     if names.lost_scores and not has_suites:
         raise UserError(
@@ -143,8 +147,8 @@ def _upgrade_runs(folder: Path, names: Names, has_suites: bool) -> str:
     names.forget_counts()
     order = ("stages/", "scores/", "similarity/", "suites/")
     for kind in order:
-        chosen = {name: lines for name, lines in files.items() if name.startswith(kind)}
-        for name, lines in chosen.items():
+        files_of_kind = {name: lines for name, lines in files.items() if name.startswith(kind)}
+        for name, lines in files_of_kind.items():
             for new_name, new_lines in names.rename({name: lines}).items():
                 _replace(folder / name, folder / new_name, new_lines)
     return f"{folder}: {names.summary}"
@@ -234,9 +238,9 @@ class Names:
 
     def _learn_run(self, line: Record) -> None:
         for task in line.get("tasks", []):
-            known = self.tasks.setdefault(task["name"], [])
-            if task not in known:
-                known.append(task)
+            versions = self.tasks.setdefault(task["name"], [])
+            if task not in versions:
+                versions.append(task)
         if make_old_id(line) != line["id"]:
             raise UserError(f"run {line['id']} is not what version 1 would call it: restore it")
         config = make_config(line, self.build)
@@ -320,29 +324,36 @@ class Names:
         if line["kind"] == "baseline":
             return line
         new_stage = self._find_key(stage)
-        if line["kind"] == "zero_shot":
-            for evaluate in self._list_evaluations():
-                if make_old_zero_shot_key(stage, line["task"], evaluate) == line["key"]:
-                    return {**line, "key": make_zero_shot_key(new_stage, line["task"], evaluate)}
-        elif line["kind"] == "score":
-            protocol = line.get("protocol", "finetune")
-            for task in self.tasks.get(line["task"], []):
-                for settings in self._list_finetunings():
-                    if make_old_score_key(stage, task, line, settings) == line["key"]:
-                        key = make_score_key(
-                            new_stage,
-                            Task.model_validate(task),
-                            line["task_key"],
-                            settings,
-                            line["prompt"],
-                            line["seed"],
-                            protocol,
-                        )
-                        return {**line, "key": key}
-        else:
+        if line["kind"] == "unscored":
             return line
+        for old_key, new_key in self._list_score_keys(stage, new_stage, line):
+            # the second where a call that was killed has renamed it
+            if line["key"] in (old_key, new_key):
+                return {**line, "key": new_key}
         self.lost_scores += 1
         return line
+
+    def _list_score_keys(
+        self, stage: str, new_stage: str, line: Record
+    ) -> Iterator[tuple[str, str]]:
+        """The old and the new key that a score has with the settings of each suite."""
+        if line["kind"] == "zero_shot":
+            for evaluate in self._list_evaluations():
+                old_key = make_old_zero_shot_key(stage, line["task"], evaluate)
+                yield old_key, make_zero_shot_key(new_stage, line["task"], evaluate)
+            return
+        for task in self.tasks.get(line["task"], []):
+            for settings in self._list_finetunings():
+                new_key = make_score_key(
+                    new_stage,
+                    Task.model_validate(task),
+                    line["task_key"],
+                    settings,
+                    line["prompt"],
+                    line["seed"],
+                    line.get("protocol", "finetune"),
+                )
+                yield make_old_score_key(stage, task, line, settings), new_key
 
     def _list_finetunings(self) -> list[Finetuning]:
         """The settings of fine-tuning that scores may have, each once."""
