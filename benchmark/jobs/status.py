@@ -65,14 +65,18 @@ def show(
 
 
 def list_differences(states: Sequence[RunState]) -> list[str]:
-    """Of each run that has no records of its own all that differs in those of its row and seed."""
-    lines = []
+    """All that differs in the records of the row and seed of runs that have none of their own.
+
+    Runs in which the same differs share their lines.
+    """
+    labels: dict[tuple[str, ...], list[str]] = {}  # of runs, by what differs
     for run in states:
         if run.differences:
-            lines.append(
-                f"{run.config.label}: its settings, and those of the records that are here:"
-            )
-            lines += [f"  {difference}" for difference in run.differences]
+            labels.setdefault(run.differences, []).append(run.config.label)
+    lines = []
+    for differences, names in labels.items():
+        lines.append(f"records of other settings, {', '.join(names)}:")
+        lines += [f"  {difference}" for difference in differences]
     return lines or ["no run lacks records that are here with other settings"]
 
 

@@ -271,8 +271,8 @@ def name_differences(differences: Sequence[str]) -> str:
     """What records are of in place of a run, by the first difference; "" without any."""
     if not differences:
         return ""
-    more = len(differences) - 1
-    rest = f" and {more} more (`status --why`)" if more else ""
+    count = len(differences) - 1
+    rest = f" and {count} more (`status --why`)" if count else ""
     return f"other settings, {differences[0]}{rest}"
 
 

@@ -123,13 +123,14 @@ def find_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) ->
 
     Both are descriptions. What one of them leaves out has its default there.
     """
-    before = flatten(_name_entries(recorded))
-    now = flatten(_name_entries(current))
+    old_values = flatten(_name_entries(recorded))
+    values = flatten(_name_entries(current))
     differences = []
-    for key in {**before, **now}:
-        if before.get(key) != now.get(key):
-            value = show_value(now.get(key))
-            differences.append(f"{key}: {value:.60}, was {show_value(before.get(key)):.60}")
+    for key in {**old_values, **values}:
+        if old_values.get(key) != values.get(key):
+            value = show_value(values.get(key))
+            old_value = show_value(old_values.get(key))
+            differences.append(f"{key}: {value:.60}, was {old_value:.60}")
     return differences
 
 
