@@ -22,8 +22,7 @@ from analysis.figures import (
     write_in_empty_panel,
 )
 from analysis.metrics import AP, PERPLEXITIES, Metric
-from analysis.notes import note_leaks
-from analysis.study import Study
+from analysis.study import Study, count_leaks
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS
 
@@ -217,7 +216,9 @@ class ScoreFigure(FigureExhibit):
         for (row, _), mean in last.items():
             means.append(f"{row} {figures.shorten_number(mean)}")
         figure.set_label(f"Averages after the last stage: {', '.join(means)}.")
-        return finish(figure, text, figures.describe_texts(part, part.suites), *note_leaks(part))
+        count = count_leaks(part)
+        leaks = f"{count:,} test examples stand in training text, too." if count else ""
+        return finish(figure, text, figures.describe_texts(part, part.suites), leaks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,13 @@ from typing import Literal
 
 from analysis import paper_suites
 from analysis.notes import collect_notes, note_missing_cells, warn_of_baselines, warn_of_counting
-from analysis.study import Study
+from analysis.study import Study, count_copies
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 
 View = Literal["ours", "both"]
+COPIES_KEPT = "Near copies kept"  # the column of how many, where there are any
 AVERAGE = "AVG"  # of the tasks, as a column of tables and of printed numbers
 PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
 
@@ -136,9 +137,17 @@ class TableExhibit(Exhibit):
             for part in study.parts
         }
         blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
+        copies = {part.suite: self.count_copies(part) for part in study.parts}
+        if any(copies.values()):
+            columns = [*columns, Column(COPIES_KEPT)]
+            blocks = [_add_cell(block, Cell(text=f"{copies[block.suite]:,}")) for block in blocks]
         notes = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
         return self.finish_table(columns, blocks, notes, warnings=warnings)
+
+    def count_copies(self, part: Study) -> int:
+        """How much of what a suite's numbers are of stands in training text, and is kept."""
+        return count_copies(part)
 
     def find_never_best(self, part: Study) -> Collection[str]:
         """Rows of a suite that are never the best of a table of perplexities."""
@@ -173,6 +182,12 @@ class TableExhibit(Exhibit):
             notes=tuple(lines),
             warnings=tuple(warnings),
         )
+
+
+def _add_cell(block: Block, cell: Cell) -> Block:
+    """The block with this cell at the end of each row."""
+    rows = [replace(row, cells=(*row.cells, cell)) for row in block.rows]
+    return replace(block, rows=tuple(rows))
 
 
 def to_files(table: Table) -> dict[str, bytes]:

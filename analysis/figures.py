@@ -27,8 +27,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
-from analysis.notes import note_near_copies, note_unequal_texts
-from analysis.study import Study
+from analysis.notes import note_unequal_texts
+from analysis.study import Study, count_copies
 
 SMALL = 7.0  # points: what stands beside lines and in cells
 TEXT = 8.0  # labels, legends and notes
@@ -317,11 +317,9 @@ def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | No
 
 
 def describe_copies(study: Study) -> str:
-    """The notes of tables on near copies of validation text in training text.
-
-    They are without the numbers that leave these copies out.
-    """
-    return " ".join(note for part in study.parts for note in note_near_copies(part)[:1])
+    """A sentence on validation documents that stand in training text, where they are kept."""
+    count = count_copies(study)
+    return f"{count:,} validation documents stand in training text, too." if count else ""
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:

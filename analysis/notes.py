@@ -10,12 +10,11 @@ import pandas as pd
 from analysis.study import (
     Study,
     average_by_domain,
-    count_copies,
     find_header,
     find_other_texts,
     select_measure,
 )
-from analysis.tables import Block, format_number
+from analysis.tables import Block
 from benchmark.ledger.records import DoneLine, find_last
 from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
 from benchmark.settings.suite import describe_passes
@@ -34,7 +33,6 @@ def collect_notes(study: Study) -> list[str]:
             *note_budget(part.stages),
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
-            *note_near_copies(part),
             *note_told_domains(part.runs),
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *note_contended_stages(part.stages, titles),
@@ -288,74 +286,6 @@ def note_differences(stages: pd.DataFrame, title: str, columns: Sequence[str]) -
     if len(parts) < 2:
         return []
     return [f"{title}: {'; '.join(parts)}."]
-
-
-def note_leaks(part: Study) -> list[str]:
-    """Tasks with test examples that stand in their train set."""
-    in_train: dict[str, int] = {}
-    in_stream: dict[str, int] = {}
-    for run in part.runs:
-        for line in (line for stage in run.scores for line in stage):
-            if line.leaks:
-                in_train[line.task] = line.leaks
-            if line.in_stream:
-                in_stream[line.task] = line.in_stream
-    leaks = {
-        "the train set of their task": in_train,
-        "the training text of the stream": in_stream,
-    }
-    lines = []
-    for place, counts in leaks.items():
-        listed = ", ".join(f"{count} of {task}" for task, count in counts.items())
-        if listed:
-            lines.append(f"Test examples stand in {place}, too: {listed}.")
-    return lines
-
-
-def note_near_copies(part: Study) -> list[str]:
-    """Domains and probes whose validation text stands nearly in training text."""
-    shares = {}
-    for run in part.runs:
-        titles = {text.name: text.title for text in (*run.line.domains, *run.line.probes)}
-        for header in (find_header(stage) for stage in run.stages if stage):
-            for name, info in header.data.items():
-                if name not in titles:
-                    continue
-                for source, count in count_copies(header, name).items():
-                    documents = info["valid_documents"]
-                    where = f" in that of {titles.get(source, source)}" if source != name else ""
-                    share = f"{count:,} of {documents:,} documents of {titles[name]}{where}"
-                    shares[name, source] = share
-    if not shares:
-        return []
-    listed = ", ".join(shares.values())
-    lines = [f"Validation text nearly stands in training text: {listed}."]
-    final = note_without_copies(part, "the last domain", len(part.runs[0].domains) - 1)
-    if final:
-        lines += [f"{note} Other numbers include them." for note in final]
-    else:
-        lines.append("No number without them is known.")
-    return lines
-
-
-def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
-    """AP and AP⁺ after a stage less those documents, where known of all seeds; means over them."""
-    ends = part.without_copies.ends
-    ends = ends[ends["stage"] == stage]
-    columns = ["ap", "ap_plus"][: stage + 1]  # the first stage has no AP⁺
-    rows = ends.groupby("row", sort=False)[columns]
-    means = rows.agg(lambda values: values.mean(skipna=False))
-    means = means.dropna(how="all")
-    texts = means.map(lambda value: format_number(value, 2))
-    texts = texts.where(means.notna(), "not known")
-    parts = []
-    for row, *values in texts.itertuples():
-        numbers = " and ".join(values)
-        parts.append(f"{row} {numbers}")
-    if not parts:
-        return []
-    names = "AP and AP⁺" if stage else "AP"
-    return [f"{names} after {title} without near copies: {', '.join(parts)}."]
 
 
 def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:

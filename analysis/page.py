@@ -225,7 +225,6 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
         lines = [
             *notes.collect_notes(part),
-            *notes.note_leaks(part),
         ]
         pairs += [(where, line) for line in lines]
     return pairs

@@ -51,9 +51,6 @@ class PerplexityTable(TableExhibit):
             columns.append(column)
         blocks = [self._make_block(part, places) for part in study.parts]
         lines = notes.note_probes(study)
-        for part in study.parts:
-            for stage, title in enumerate(part.stage_titles[:-1]):
-                lines += notes.note_without_copies(part, title, stage)
         return self.finish_measurements(study, columns, blocks, lines)
 
     def _make_block(self, part: Study, places: Sequence[Place]) -> Block:

@@ -177,7 +177,7 @@ def _load_suite_runs(
     this suite's.
     """
     recorded = ledger.read_suite(suite.name, configs)
-    examples = find_example_keys(suite, ledger.store)
+    examples = find_example_keys(suite, configs, ledger.store)
     domains: dict[tuple[str, str], str] = {
         (task.name, task.metric): task.domain for task in suite.tasks
     }

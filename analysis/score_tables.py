@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import pandas as pd
 
-from analysis import notes, paper_suites
+from analysis import paper_suites
 from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, add_printed
-from analysis.study import Study, average_by_domain
+from analysis.study import Study, average_by_domain, count_leaks
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.ledger.records import ZeroShotLine
 from benchmark.settings.names import make_slug
@@ -57,11 +57,6 @@ class ScoreTable(TableExhibit):
             titles[""] = study.whole_task
         blocks = self._make_blocks(study, titles)
         footnotes = _describe_scores(pd.concat([study.scores, study.probes]), titles)
-        leaks = [note for part in study.parts for note in notes.note_leaks(part)]
-        if leaks:
-            clean = self._make_blocks(study.without_leaks, titles)
-            footnotes += leaks
-            footnotes += self._note_leaks(blocks, clean, columns)
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
 
     def _make_blocks(self, study: Study, titles: Titles) -> list[Block]:
@@ -73,33 +68,8 @@ class ScoreTable(TableExhibit):
                 blocks.append(Block(heading, tuple(rows), part.suite))
         return blocks
 
-    def _note_leaks(
-        self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]
-    ) -> Iterator[str]:
-        """The numbers without leaks of each column that leaks touch.
-
-        `clean` are the blocks without leaks.
-        """
-        pairs = []
-        for block, clean_block in zip(blocks, clean, strict=True):
-            for row, clean_row in zip(block.rows, clean_block.rows, strict=True):
-                label = f"{block.title}, {row.label}" if self.by_stage else row.label
-                pairs.append((label, row.cells, clean_row.cells))
-        for place, column in enumerate(columns):
-            is_touched = False
-            is_known = False
-            numbers = []
-            for label, cells, clean_cells in pairs:
-                cell = cells[place]
-                clean_cell = clean_cells[place]
-                is_touched |= cell != clean_cell
-                is_known |= bool(clean_cell.values)
-                if cell.values:
-                    number = clean_cell.number if clean_cell.values else "not known"
-                    numbers.append(f"{label} {number}")
-            if is_touched:
-                text = ", ".join(numbers) if is_known else "not known"
-                yield f"{column.name} without leaked test examples: {text}."
+    def count_copies(self, part: Study) -> int:
+        return count_leaks(part)
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
         """The blocks of a suite: heading, and the lines in it."""
@@ -261,6 +231,9 @@ class ZeroShotTable(TableExhibit):
                 "tasks' examples in the training text of the stream."
             )
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
+
+    def count_copies(self, part: Study) -> int:
+        return 0  # nobody has looked, as a note says
 
     def _make_row(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
         is_row = part.ends["row"] == row

@@ -78,12 +78,6 @@ def build_scorecard(study: Study, load: Load) -> Table:
         footnotes += _note_printed(part, load, tables)
     if not any(notes.note_tuning(part.runs) for part in study.parts):
         footnotes.append("Options are the suite's own, not tuned.")
-    leaks = [note for part in study.parts for note in notes.note_leaks(part)]
-    if leaks:
-        parts = study.without_leaks.parts
-        clean_numbers = {part.suite: collect_measurements(part) for part in parts}
-        clean = _judge(clean_numbers, papers, len(judged))
-        footnotes += [*leaks, *_note_other_verdicts(judged, clean)]
     footnotes += notes.collect_notes(study)
     return Table(
         name=NAME,
@@ -97,11 +91,8 @@ def build_scorecard(study: Study, load: Load) -> Table:
     )
 
 
-def _judge(numbers: Numbers, papers: Mapping[str, Numbers], least: int = 0) -> Judged:
-    """The verdicts on all claims that suites have anything of.
-
-    They are corrected for `least` claims, or for all if there are more.
-    """
+def _judge(numbers: Numbers, papers: Mapping[str, Numbers]) -> Judged:
+    """The verdicts on all claims that suites have anything of."""
     suites = []
     compared = []
     for suite, measured in numbers.items():
@@ -111,20 +102,8 @@ def _judge(numbers: Numbers, papers: Mapping[str, Numbers], least: int = 0) -> J
                 printed = compare(claim, papers[suite][claim.table])
                 suites.append(suite)
                 compared.append((claim, comparisons, printed))
-    verdicts = judge(compared, max(0, least - len(compared)))
+    verdicts = judge(compared)
     return list(zip(suites, verdicts, strict=True))
-
-
-def _note_other_verdicts(judged: Judged, clean: Judged) -> list[str]:
-    """Verdicts that are others without test examples that models have seen."""
-    states = {(suite, verdict.claim): verdict.state for suite, verdict in clean}
-    changes = []
-    for suite, verdict in judged:
-        claim = verdict.claim
-        state = states.get((suite, claim), "not decidable")
-        if state != verdict.state:
-            changes.append(f"{claim.text.rstrip('.')}: {state} instead of {verdict.state}")
-    return [f"Without leaked test examples: {'; '.join(changes)}."] if changes else []
 
 
 def _make_undecided_block(claims: int, seeds: int) -> Block:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,6 @@ from analysis.inference import estimate_document_variance
 from analysis.metrics import Floats
 from benchmark.ledger.records import (
     AttentionLine,
-    BaselineLine,
     DoneLine,
     EvaluationLine,
     Line,
@@ -290,42 +289,6 @@ class Study:
         """The runs of these rows."""
         return replace(self, runs=[run for run in self.runs if run.row in rows])
 
-    @cached_property
-    def without_leaks(self) -> Study:
-        """The same runs, scored without the test examples that are known to stand in training text.
-
-        A score is NaN where no other example is left, and so is that of a baseline that was scored
-        before those in the stream were known.
-        """
-        scores = [score for run in self.runs for stage in run.scores for score in stage]
-        counts = {(score.task, score.task_key): score.in_stream for score in scores}
-        runs = []
-        for run in self.runs:
-            stages = [_drop_leaks(stage) for stage in run.scores]
-            baselines = []
-            for score in _drop_leaks(run.baselines):
-                count = counts.get((score.task, score.task_key), score.in_stream)
-                is_same = count == score.in_stream
-                baselines.append(score if is_same else structs.replace(score, test=np.nan))
-            runs.append(replace(run, scores=stages, baselines=baselines))
-        return replace(self, runs=runs)
-
-    @cached_property
-    def without_copies(self) -> Study:
-        """The runs that recorded perplexity without near copies of training text.
-
-        They have that perplexity. It is NaN where nothing of a text is left, and in a stage that
-        knew of other copies in it than the last stage.
-        """
-        runs = []
-        for run in self.runs:
-            end = find_last(run.stages[-1], EvaluationLine)
-            if end and end.without_copies:
-                header = find_header(run.stages[-1])
-                stages = [_drop_copies(stage, header) for stage in run.stages]
-                runs.append(replace(run, stages=stages))
-        return replace(self, runs=runs)
-
     @property
     def tasks(self) -> dict[str, str]:
         """The titles of the domains that a downstream task is of, by name."""
@@ -487,51 +450,29 @@ def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     return [title for name, title in titles.items() if name in names]
 
 
-def count_copies(head: StageLine, text: str) -> dict[str, int]:
-    """The validation documents of a text that nearly stand in training text.
+def count_copies(study: Study) -> int:
+    """The validation documents of all texts that stand in training text, too, where they are kept.
 
-    They are counts by the domain of the training text.
+    It is the number of the stage that has most.
     """
-    info = head.data.get(text, {})
-    counts = {text: info.get("near_copies"), **info.get("near_copies_in", {})}
-    return {domain: count for domain, count in counts.items() if count}
+    counts = [0]
+    for run in study.runs:
+        for stage in filter(None, run.stages):
+            infos = find_header(stage).data.values()
+            # older records have those in the text of other domains apart
+            elsewhere = sum(sum(info.get("near_copies_in", {}).values()) for info in infos)
+            counts.append(sum(info.get("near_copies", 0) for info in infos) + elsewhere)
+    return max(counts)
 
 
-def _drop_copies(stage: Sequence[LineOfStage], last_header: StageLine) -> list[LineOfStage]:
-    """A stage's lines, with perplexities less the copies that the last stage knew of."""
-    lines = []
-    for line in stage:
-        if isinstance(line, EvaluationLine):
-            header = find_header(stage)
-            perplexity: dict[str, float | None] = {}
-            for name, value in line.perplexity.items():
-                copies = count_copies(last_header, name)
-                if count_copies(header, name) != copies:
-                    perplexity[name] = np.nan
-                elif copies:
-                    perplexity[name] = line.without_copies.get(name, np.nan)
-                else:
-                    perplexity[name] = value
-            line = structs.replace(line, perplexity=perplexity)
-        lines.append(line)
-    return lines
-
-
-S = TypeVar("S", ScoreLine, BaselineLine)
-
-
-def _drop_leaks(scores: Sequence[S]) -> list[S]:
-    """Scores without leaks, NaN where nothing else is left.
-
-    Records hold null where there are no leaks, and where nothing else is left.
-    """
-    clean = []
-    for score in scores:
-        if score.leaks or score.in_stream:
-            test = score.test_without_leaks
-            score = structs.replace(score, test=np.nan if test is None else test)
-        clean.append(score)
-    return clean
+def count_leaks(study: Study) -> int:
+    """The test examples of all tasks that stand in training text, where they are kept."""
+    counts: dict[str, int] = {}
+    for run in study.runs:
+        for line in (line for stage in run.scores for line in stage):
+            leaks = max(line.leaks, line.in_stream)
+            counts[line.task] = max(counts.get(line.task, 0), leaks)
+    return sum(counts.values())
 
 
 _SCORE = ["domain", "task", "task_key", "protocol", "prompt", "metric"]

@@ -234,18 +234,17 @@ def _compare(
 Compared = tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]
 
 
-def judge(claims: Sequence[Compared], other_claims: int = 0) -> list[Verdict]:
+def judge(claims: Sequence[Compared]) -> list[Verdict]:
     """The verdicts of a scorecard on all its claims.
 
-    Each claim comes with its comparisons in our numbers and in the paper's. The verdicts are
-    corrected for as many `other_claims`, too: claims of the scorecard that are not among these.
+    Each claim comes with its comparisons in our numbers and in the paper's.
     """
     if not claims:
         return []
     pairs = []
     for _, comparisons, _ in claims:
         pairs.append(combine_p_values([comparison.p_values for comparison in comparisons]))
-    p_values = np.array(pairs + [(1.0, 1.0)] * other_claims)
+    p_values = np.array(pairs)
     corrected = correct_by_holm(p_values.T.ravel())
     p_of_held, p_of_not_held = np.split(corrected, 2)
     verdicts = []

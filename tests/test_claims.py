@@ -371,37 +371,6 @@ def test_scorecard_of_synthetic_runs(demo):
     assert not any("'Growing from" in note for note in build_scorecard(same, catalogue.load).notes)
 
 
-def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
-    """Oracle: by hand: scores with a prompt, a hundredth better than without one, fall by half
-    without the examples that models have seen; nothing is told where they stay. The figure of
-    scores names the examples, too.
-    """
-    data = synthetic.study(tmp_path, seeds=6)
-    for less in (0.0, 0.5):
-        for line in (line for run in data.runs for stage in run.scores for line in stage):
-            line.leaks, line.test_without_leaks = 15, line.test - less * (line.prompt != "none")
-        study = Study("demo", data.runs)
-        notes = build_scorecard(study, catalogue.load).notes
-        told = [note for note in notes if note.startswith("Without leaked test examples: ")]
-        assert bool(told) == bool(less)
-        [leaks] = (
-            note for note in notes if note.startswith("Test examples stand in the train set")
-        )
-        drawn = synthetic.load("f1_by_stage").draw(study).legends[0].get_title().get_text()
-        assert leaks in " ".join(drawn.split())
-    assert len(told) == 1 and "A wrong prompt beats none" in told[0]
-
-
-def test_claims_that_nothing_is_known_of_without_leaks_count_for_the_others(demo):
-    """Oracle: Holm's method. The smallest p of a claim is times two alone, and times twelve beside
-    five others.
-    """
-    claim = next(claim for claim in CLAIMS if claim.text.startswith("ELLE's AP is below"))
-    given = (claim, compare(claim, collect_measurements(demo)), ())
-    [alone], [beside] = judge([given]), judge([given], other_claims=5)
-    assert beside.p == pytest.approx(6 * alone.p) and (alone.tests, beside.tests) == (2, 12)
-
-
 def test_the_order_of_methods_is_that_of_scipy(demo):
     """Oracle: scipy.stats.kendalltau on each seed's final APs and table 1's, and Student's interval
     of their mean.

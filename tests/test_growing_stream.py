@@ -7,20 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import methods
 from benchmark.data.tokenizer import EOS, Vocabulary
 from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
-from benchmark.ledger.records import EvaluationLine, Titled
+from benchmark.ledger.records import Titled
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.models import build, load
 from benchmark.settings.suite import RunConfig, Tokenizer
-from benchmark.settings.texts import Domain
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.evaluate import measure_perplexities
 from benchmark.training.run import Run
-from tests.support.texts import sentences, write
 from tests.support.thorough import these_of
 
 FORESEES = {"scratch", "er_large", "gstack"}  # controls that cannot be had without the whole stream
@@ -184,72 +181,6 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path
         bits / sum(len(piece.encode()) for piece in decoded)
     )
     assert 1 < (measure.bits_per_byte[text.name] or 0) < 8
-
-
-@pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_losses_are_recorded_by_document_and_without_copies(
-    tmp_path: Path, architecture: str
-) -> None:
-    """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of each
-    document.
-
-    Half of the second domain's validation text, in another case, is training text of the first.
-    """
-    words = [f"word{number}" for number in range(300)]
-    first, held = (sentences(seed, 90, words) for seed in (1, 2))
-    near = [" ".join(words[(7 * i) % 200 :][:40]) for i in range(40)]
-    train = [
-        write(tmp_path / f"{name}.jsonl", texts)
-        for name, texts in (("a", [*first, *near]), ("b", sentences(3)))
-    ]
-    valid = [
-        write(tmp_path / f"{name}_valid.jsonl", texts)
-        for name, texts in (("a", held), ("b", held[:40]))
-    ]
-    valid[1] = write(valid[1], [*held[:40], *(text.upper() for text in near)])
-    config = config_of("naive", 0, 1, architecture=architecture)
-    domains = [
-        Domain(name=name, train=(str(of),), valid=(str(other),))
-        for name, of, other in zip("ab", train, valid, strict=True)
-    ]
-    data = config.data.model_copy(update={"max_valid_bytes": 10**6})
-    changed = {
-        "domains": tuple(domains),
-        "data": data,
-        "tokenizer": Tokenizer(vocabulary=400, domains=("a",)),
-    }
-    run = trained(
-        TinyRuns("naive", methods.build, tmp_path), config.model_copy(update=changed), "store"
-    )
-    lines = run.store.read_stage(run.keys[1])
-    assert (
-        lines[0].data["b"]["near_copies_in"] == {"a": 40} and lines[0].data["b"]["near_copies"] == 0
-    )
-    *_, end = (line for line in lines if isinstance(line, EvaluationLine))
-    [batch] = run.stream.read_validation(1, 10**6)
-    model = load(run.store.stage_folder(run.keys[1]) / "model").eval()
-    with torch.no_grad():
-        logits = model(batch.tokens, batch.domains, batch.positions).float().log_softmax(-1)
-    losses = -logits.gather(-1, batch.targets[..., None])[..., 0].numpy()
-    text, length = run.corpus.domains[1].valid, run.stream.length
-    numbers = np.cumsum(text == EOS) - (text == EOS)
-    columns = (
-        batch.positions.numpy()
-        - (architecture == "bert")
-        + length * np.arange(len(losses))[:, None]
-    )
-    assert math.log(end.perplexity["b"] or 0) == pytest.approx(losses.mean(), rel=1e-5)
-    assert math.log(end.without_copies["b"] or 0) == pytest.approx(
-        losses[numbers[columns] < 40].mean(), rel=1e-5
-    )
-    assert [*end.without_copies] == ["b"]
-    by_document = np.bincount(numbers[columns].ravel(), losses.ravel())
-    assert [nats for _, nats in end.documents["b"]] == pytest.approx(
-        by_document[by_document > 0], abs=2e-3
-    )
-    assert [tokens for tokens, _ in end.documents["b"]] == np.unique(
-        numbers[columns], return_counts=True
-    )[1].tolist()
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:

@@ -529,6 +529,12 @@ def test_scores_are_chosen_by_their_key() -> None:
     assert not select_scores(suites[1e-3], "m2", lines, {})
 
 
+def load_kept(task: dict[str, Any]) -> tuple[Suite, list[RunConfig]]:
+    """A suite with one task, whose test is scored whole, and its runs."""
+    suite = load_suite("demo", {"tasks": [task], "data.near_copies": "keep"})
+    return suite, methods.list_runs(suite)
+
+
 def test_examples_with_other_settings_are_not_those_that_were_scored(
     tmp_path: Path, monkeypatch
 ) -> None:
@@ -536,16 +542,12 @@ def test_examples_with_other_settings_are_not_those_that_were_scored(
     rows = [Example(f"text {number}", None, number % 2, "") for number in range(8)]
     monkeypatch.setattr("benchmark.downstream.tasks._read_hub", lambda *given: rows)
     task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
-    first, other = (
-        load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]})
-        for of in "ab"
-    )
+    first, other = (load_kept(task | {"dataset": {"path": "toy/toy", "test": of}}) for of in "ab")
     store = Store(tmp_path)
-    assert find_example_keys(first, store) == {}
-    data = load_examples(first.tasks[0], (), store.data)
-    assert find_example_keys(first, store) == {"toy": data.key} and find_example_keys(
-        other, store
-    ) == {"toy": ""}
+    assert find_example_keys(*first, store) == {}
+    data = load_examples(first[0].tasks[0], (), store.data)
+    assert find_example_keys(*first, store) == {"toy": data.key}
+    assert find_example_keys(*other, store) == {"toy": ""}
 
 
 def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeypatch) -> None:
@@ -559,16 +561,14 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
         ],
     )
     task = {"name": "toy", "domain": "python", "dataset": {"path": str(file.parent)}}
-    suite, store, keys = (
-        load_suite("demo", {"tasks": [task]}),
-        Store(tmp_path / "runs"),
-        list[str](),
-    )
+    suite, configs = load_kept(task)
+    store = Store(tmp_path / "runs")
+    keys: list[str] = []
     for text in ("first 0\nsecond 1", "first 0\nother 1", "first 0\nsecond 1"):
         file.write_text(text)
-        assert not keys or find_example_keys(suite, store)["toy"] not in keys[-1:]
+        assert not keys or find_example_keys(suite, configs, store)["toy"] not in keys[-1:]
         keys.append(load_examples(suite.tasks[0], (), store.data).key)
-        assert find_example_keys(suite, store) == {"toy": keys[-1]}
+        assert find_example_keys(suite, configs, store) == {"toy": keys[-1]}
     assert keys[0] == keys[2] != keys[1]
 
 

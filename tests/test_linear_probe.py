@@ -156,7 +156,7 @@ def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
     assert {(line["task"], line["prompt"], line["seed"]) for line in probes} == {
         (task, prompt, 0) for task in "ab" for prompt in ("right", "none")
     }
-    assert all(line["leaks"] >= 10 and 0 <= line["test_without_leaks"] <= 1 for line in probes)
+    assert all(line["leaks"] >= 10 for line in probes)
     score_all(
         "m", checkpoint, tasks, both.model_copy(update={"protocols": ("finetune",)}), tmp_path / "b"
     )

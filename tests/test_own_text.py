@@ -10,9 +10,10 @@ import pytest
 
 import methods
 import run_all
+from benchmark.data.decontamination import decontaminate
 from benchmark.data.documents import DataError
 from benchmark.data.leaks import find_shared_documents, find_validation_leaks
-from benchmark.data.tokens import prepare
+from benchmark.data.tokens import Place, prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
 from benchmark.instruments.new_suite import (
@@ -247,23 +248,29 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     tasks = [
         TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)
     ]
-    corpus = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
+    whole = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
         update={"domains": tuple(domains)}
     )
-    leaks = find_validation_leaks(corpus, config.learned, tmp_path / "data")
+    place = Place(tmp_path / "data")
+    leaks = find_validation_leaks(whole, place)
     assert (len(leaks["a"]["a"]), len(leaks["b"]["a"])) == (30, 12)
-    cells = [dict(zip(DOMAIN_TITLES, row, strict=True)) for row in describe_domains(corpus, leaks)]
-    short = sum(len(text.split()) < 13 for text in sentences(4, 30, words))
-    assert [row["near copies"] for row in cells] == ["30", f"{short} not checked"]
-    assert [row["validation documents"] for row in cells] == ["60", "30"]
-    marked, _ = mark_in_stream(tasks, corpus, domains, tmp_path / "data")
+    marked = mark_in_stream(tasks, whole, place)
     assert marked[0].in_stream == {0, 1, 2, 3, 4}
-    assert dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))["in the stream"] == "5"
-    warnings = [*warn_of_text(corpus, config, tmp_path / "data"), *warn_of_tests(marked)]
+    short = sum(len(text.split()) < 13 for text in sentences(4, 30, words))
+    kept = DATA.model_copy(update={"near_copies": "keep"})
+    for data, found, documents in ((DATA, "30 left out", "30"), (kept, "30 kept", "60")):
+        corpus = decontaminate(whole, data, place)
+        cells = [dict(zip(DOMAIN_TITLES, row, strict=True)) for row in describe_domains(corpus)]
+        in_training = [row["in training text"] for row in cells]
+        assert in_training == [found, f"{short} unchecked"]
+        assert [row["validation documents"] for row in cells] == [documents, "30"]
+    in_training = dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))["in training text"]
+    assert in_training.startswith("7 kept")  # all stand in its train set
+    warnings = [*warn_of_text(corpus, config, place), *warn_of_tests(marked)]
     assert [line.partition(": ")[0] for line in warnings if "tokenizer" not in line] == [
         "near copies",
-        "test examples in the stream",
+        "test examples in training text",
     ]
     assert " of a " in warnings[0] and " of t " in warnings[-1]
 
@@ -290,11 +297,13 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
         update={"domains": tuple(domains)}
     )
-    said = list(warn_of_text(corpus, config, tmp_path / "data"))
+    place = Place(tmp_path / "data")
+    kept = DATA.model_copy(update={"near_copies": "keep"})
+    said = list(warn_of_text(decontaminate(corpus, kept, place), config, place))
     assert " c (9)" in said[0] and len(said) == 4
-    leaks = find_validation_leaks(corpus, config.learned, tmp_path / "data")
+    leaks = find_validation_leaks(corpus, place)
     assert len(leaks["b"]["c"]) == 8 and " of c " in said[1]  # one is too short
-    shared = find_shared_documents(corpus, tmp_path / "data")["a"][
+    shared = find_shared_documents(corpus, place)["a"][
         "b"
     ]  # of the forty documents those for validation
     assert f" {len(shared)} of b in a" in said[2] and 0 < len(shared) <= 40

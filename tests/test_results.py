@@ -200,7 +200,7 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(
     trained: Path, study: Path, capsys
 ) -> None:
     """Oracle: what is recorded, and 1e-5 of it more, in bits per byte too, so that reading finds
-    nothing; by hand what perplexity is less copies.
+    nothing.
     """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
     keys = Store(trained / "runs").read_stage_keys(er)
@@ -211,12 +211,12 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(
     end = select_kind(run.stages[1], EvaluationLine)[-1]
     less, other = (
         studies._list_measured(
-            dataclasses.replace(run, stages=[[], [replace(end, without_copies={"a": by})]]), 1
+            dataclasses.replace(run, stages=[[], [replace(end, perplexity={"a": by})]]), 1, ["a"]
         )
         for by in (1.9, 1.91)
     )
-    assert len(less) == 5 and not find_difference(less, less, SAME)  # two domains, two unigrams
-    assert re.search(r"perplexity 1\.9 .*on a .*copies", find_difference(less, other, SAME))
+    assert len(less) == 2 and not find_difference(less, less, SAME)  # a perplexity and a unigram
+    assert re.search(r"perplexity 1\.9 .*on a .*", find_difference(less, other, SAME))
     spoil(study, lambda line: line.update(unigram={"a": 2.0, "b": 2.0}), "suites/")
     assert main([*arguments, str(study / "unigram")]) == 2
     assert re.search("error: perplexity 2 .*on a .*unigram", capsys.readouterr().err)

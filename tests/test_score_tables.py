@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from analysis.page import render_page
+from analysis.exhibits import COPIES_KEPT
 from analysis.report import load_study
-from analysis.scorecard import build_scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.downstream.tasks import IN_WINDOW
@@ -201,81 +200,19 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["main_downstream", "downstream_by_stage", "prompt_finetuning"])
-def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, tmp_path):
-    """Oracle: by hand: a tenth less of every score on one task, and a twentieth less of a
-    baseline's; the average of five tasks falls by a fiftieth of a hundred. Nothing is told of tasks
-    without leaks; a baseline's score on other examples than the models' is not known.
+def test_one_column_tells_of_kept_test_examples(name, tmp_path):
+    """Oracle: by hand: 15 of one task and 3 of another stand in training text and are kept, so each
+    row has 18 beside its scores. Without any there is no such column.
     """
     data = study(tmp_path, seeds=1)
     before = load(name).build(data)
-    assert not [note for note in before.notes if "train set" in note or "without" in note]
-    for run in data.runs:
-        for line in (line for stage in run.scores for line in stage if line.task == "chem"):
-            line.leaks, line.test_without_leaks = 15, line.test - 0.1
-        for baseline in run.baselines:
-            if baseline.task == "chem":
-                baseline.leaks, baseline.test_without_leaks = 15, baseline.test - 0.05
+    assert COPIES_KEPT not in [column.name for column in before.columns]
+    for line in (line for run in data.runs for stage in run.scores for line in stage):
+        line.leaks = 15 * (line.task == "chem")
+        line.in_stream = 3 * (line.task == "hyper")
+    tasks = {line.task for run in data.runs for stage in run.scores for line in stage}
+    assert {"chem", "hyper"} <= tasks
     table = load(name).build(Study("demo", data.runs))
-    assert table.blocks == before.blocks
-    first, bio, average = (
-        note for note in table.notes if "train set" in note or "without leaked" in note
-    )
-    assert "15 of chem" in first
-    row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
-    label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.label)
-    if name == "downstream_by_stage":  # the models before the last one, too
-        assert all(
-            f"ELLE, M{stage + 1} {line.cells[3].mean - 10:.1f}" in bio
-            for stage, line in enumerate(before.blocks[-1].rows)
-        )
-    assert (
-        bio.startswith("Bio without leaked test examples: ")
-        and f"{label} {row.cells[3].mean - 10:.1f}" in bio
-    )
-    assert f"{label} {row.cells[5].mean - 2:.1f}" in average
-    assert ("Baseline: majority 25.0" in bio) == (name == "main_downstream")
-    for line in (
-        line for run in data.runs for stage in run.scores for line in stage if line.task == "chem"
-    ):
-        line.in_stream = 3
-    _, stream, bio, average = (
-        note
-        for note in load(name).build(Study("demo", data.runs)).notes
-        if "too:" in note or "without leaked" in note
-    )
-    assert stream == "Test examples stand in the training text of the stream, too: 3 of chem."
-    for note in (bio, average):
-        assert label in note and ("Baseline: majority not known" in note) == (
-            name == "main_downstream"
-        )
-    assert first in render_page(data, None, [])
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_scores_on_tests_that_leaked_whole_are_not_known_without_them(beside, tmp_path):
-    """Oracle: by hand: nothing is left of one task, so neither its score nor the average is known
-    without leaks, though another task of its domain is; no claim about averages can be decided.
-    """
-    data = study(tmp_path, seeds=6)
-    for run in data.runs:
-        for stage in run.scores:
-            if beside:
-                stage += [
-                    replace(line, task="other", task_key="o")
-                    for line in stage
-                    if line.task == "chem"
-                ]
-            for line in (line for line in stage if line.task == "chem"):
-                line.leaks = 15
-        for baseline in run.baselines:
-            baseline.leaks = 15 * (baseline.task == "chem")
-    told = [note for note in load("main_downstream").build(data).notes if "without leaked" in note]
-    assert told == [
-        f"{column} without leaked test examples: not known." for column in ("Bio", "AVG")
-    ]
-    [verdicts] = (
-        note
-        for note in build_scorecard(data, load).notes
-        if note.startswith("Without leaked test examples: ")
-    )
-    assert "not decidable instead of held" in verdicts and ": held" not in verdicts
+    assert table.columns[-1].name == COPIES_KEPT
+    cells = {row.cells[-1].text for block in table.blocks for row in block.rows}
+    assert cells == {"18"}

@@ -15,6 +15,7 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, f1_score
 
+import methods
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.downstream import passages, tasks
@@ -24,7 +25,6 @@ from benchmark.downstream.tasks import (
     compute_metric,
     make_score_key,
     record_baselines,
-    score_without_leaks,
 )
 from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
@@ -234,18 +234,21 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
         tmp_path,
     )
     assert data.leaked == (True, True, False, False)
-    assert score_without_leaks(data, [0, 1, 1, 1]) == 0.5  # of the last two
-    assert (
-        score_without_leaks(replace(data, in_stream=frozenset({1, 3})), [0, 1, 1, 1]) == 1
-    )  # of the third
+    in_stream = replace(data, in_stream=frozenset({1, 3}))
+    assert in_stream.list_leaks() == {0, 1, 3}
+    kept = in_stream.leave_out_leaks()
+    assert kept.test == data.test[2:3] and kept.left_out == 3 and kept.key != data.key
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
-    assert score_without_leaks(clean, [0]) is None
+    assert clean.leave_out_leaks() is clean
+    with pytest.raises(DataError, match="near_copies"):
+        replace(clean, in_stream=frozenset({0})).leave_out_leaks()
 
 
-def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_path, monkeypatch):
+@pytest.mark.parametrize("near_copies", ["drop", "keep"])
+def test_tests_that_nearly_stand_in_train_are_left_out(tmp_path, monkeypatch, near_copies):
     """Oracle: by hand: one in capitals without its first words, of one half of a pair; a quarter,
-    other words and few words are none. They are looked for once, counted in records, and the score
-    is that without them.
+    other words and few words are none. They are looked for once. The score is on the others, or
+    on all where near copies are kept, and then they are counted in records.
     """
     words = [f"w{number}x" for number in range(400)]
     some = lambda start, count: " ".join(words[start : start + count])  # noqa: E731
@@ -255,17 +258,19 @@ def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_p
     test = [near, quarter, row(some(40, 2), "x", text_pair="w42x"), {**train[5], "label": "y"}]
     task = task_of(tmp_path, train, train, test, metric="accuracy")
     store = Store(tmp_path / "runs")
-    suite = load_suite("demo").model_copy(update={"tasks": (task,)})
+    suite = load_suite("demo", {"data.near_copies": near_copies})
+    suite = suite.model_copy(update={"tasks": (task,)})
     for again in (False, True):
         if again:
             monkeypatch.setattr("benchmark.data.leaks.find_near_copies", None)
         [data] = tasks.load_tasks(suite, store)
         assert data.in_train == {0, 3} and data.leaked == (True, False, False, True)
-    record_baselines([data], store.scores_file("baselines"))
-    for line in read_lines(store.scores_file("baselines")):
-        assert line["leaks"] == 2 and (
-            line["name"] != "majority" or (line["test"], line["test_without_leaks"]) == (0.5, 1.0)
-        )
+    [config, *_] = methods.list_runs(suite, ("naive",))
+    [scored] = tasks._leave_out_leaks([data], config)
+    record_baselines([scored], store.scores_file("baselines"))
+    majority = read_lines(store.scores_file("baselines"))[0]
+    expected = (1.0, 0) if near_copies == "drop" else (0.5, 2)
+    assert (majority["test"], majority.get("leaks", 0)) == expected
     assert load(task, tmp_path).leaked == (False, False, False, True)
 
 

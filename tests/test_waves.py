@@ -106,9 +106,12 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     assert waves(tiny, tables=["representational_similarity"]) == []
 
 
-def test_baselines_know_which_test_examples_stand_in_the_stream(tiny: SuiteFolder) -> None:
+@pytest.mark.parametrize("near_copies", ["drop", "keep"])
+def test_baselines_know_which_test_examples_stand_in_the_stream(
+    tiny: SuiteFolder, near_copies: str
+) -> None:
     """Oracle: one row of test is the first document of the stream, and the other three are of no
-    domain.
+    domain, so the majority is right in one of three, or in one of four where that row is kept.
     """
     task = write_task(tiny.folder)
     document = read_lines(tiny.texts / "wood.jsonl")[0]["text"]
@@ -118,12 +121,15 @@ def test_baselines_know_which_test_examples_stand_in_the_stream(tiny: SuiteFolde
     for split in ("train", "dev"):
         (tiny.folder / f"{split}.jsonl").write_text(labels)
     tiny.write(*ROWS, tasks=task)
+    text = tiny.file.read_text()
+    tiny.file.write_text(text.replace("[data]", f'[data]\nnear_copies = "{near_copies}"'))
     with join() as world:
         for wave in tiny.plan().waves[:2]:
             for unit in wave.units:
                 unit(Worker(world))
     lines = read_lines(tiny.runs / "scores" / "baselines.jsonl")
-    assert [line["in_stream"] for line in lines] == [1, 1]
+    kept = int(near_copies == "keep")
+    assert [line.get("in_stream", 0) for line in lines] == [kept, kept]
 
 
 def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:

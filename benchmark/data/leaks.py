@@ -20,7 +20,6 @@ from benchmark.data.tokenizer import Ids
 from benchmark.data.tokens import Corpus, DomainTokens, Place, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
-from benchmark.settings.texts import Domain
 
 RUN = 13  # words in a row that two texts hardly have in common by chance
 NEARLY = 0.5  # of a document's runs stand in another text
@@ -51,11 +50,12 @@ def find_leaks(
     eos: int,
     suspects: Mapping[str, Text],
     texts: Mapping[str, Text],
-    folder: Path,
+    place: Place,
 ) -> Found:
     """The documents of each of `suspects` that nearly stand in each of `texts`.
 
     See `find_near_copies`. Ids come from this tokenizer, and each document is followed by `eos`.
+    Raises what `Place.make_once` raises.
     """
     copies: Found = {}
     if not suspects:
@@ -71,33 +71,34 @@ def find_leaks(
     suspect_keys = [key for key, _ in suspects.values()]
     for name, (key, read) in texts.items():
         identity = digest([FORMAT, key, suspect_keys])
-        answer = Place(folder).make_once("copies", identity, partial(make, read))
+        answer = place.make_once("copies", identity, partial(make, read))
         content = read_json(answer / "copies.json", describe_cure(answer))
         copies[name] = dict(zip(suspects, content["copies"], strict=True))
     return copies
 
 
-def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
-    """The training text of each domain that is learned, for `find_leaks`."""
-    names = {text.name for text in learned}
+def list_training_texts(corpus: Corpus) -> dict[str, Text]:
+    """The training text of each domain and probe, for `find_leaks`.
+
+    Some row may replay a probe's.
+    """
     texts: dict[str, Text] = {}
     for text in (*corpus.domains, *corpus.probes):
-        if text.name in names:
-            texts[text.name] = (text.key, partial(np.asarray, text.train))
+        texts[text.name] = (text.key, partial(np.asarray, text.train))
     return texts
 
 
-def find_validation_leaks(corpus: Corpus, learned: Sequence[Domain], folder: Path) -> Found:
+def find_validation_leaks(corpus: Corpus, place: Place) -> Found:
     """The documents of validation text that nearly stand in training text.
 
     It is the text of each domain and probe.
     """
     suspects = _list_validation_texts((*corpus.domains, *corpus.probes))
-    texts = list_learned(corpus, learned)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder)
+    texts = list_training_texts(corpus)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, place)
 
 
-def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
+def find_shared_documents(corpus: Corpus, place: Place) -> Found:
     """The documents of the validation text of each domain that nearly stand in that of another.
 
     Those that nearly stand in their own domain's count, too.
@@ -106,13 +107,14 @@ def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
     texts: dict[str, Text] = {}
     for name, (key, read) in suspects.items():
         texts[name] = (f"valid {key}", read)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, place)
 
 
 def _list_validation_texts(texts: Sequence[DomainTokens]) -> dict[str, Text]:
     suspects: dict[str, Text] = {}
     for text in texts:
-        suspects[text.name] = (text.key, partial(np.asarray, text.valid))
+        key = text.valid_key or text.key
+        suspects[text.name] = (key, partial(np.asarray, text.valid))
     return suspects
 
 

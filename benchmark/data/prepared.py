@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from benchmark.data import corpus
+from benchmark.data.decontamination import decontaminate
 from benchmark.data.documents import DataError, NotHere
 from benchmark.data.tokenizer import TextTokenizer, load_tokenizer
 from benchmark.data.tokens import (
@@ -14,8 +15,10 @@ from benchmark.data.tokens import (
     Place,
     Say,
     Unprepared,
+    choose_mask_number,
     load_trained,
     make_tokenizer,
+    make_validation_key,
     prepare,
     prepare_domain,
 )
@@ -37,9 +40,11 @@ def prepare_corpus(
 ) -> Corpus:
     """The run's corpus, of which missing texts are tokenised.
 
-    `check`: hold all ids against their checksums first, which raises DamagedFile. Raises else what
-    `prepare` does.
+    Its validation text lacks near copies of training text, see `decontaminate`. `check`: hold all
+    ids against their checksums first, which raises DamagedFile. Raises else what `prepare` does.
     """
+    if is_start_gone(config):
+        raise NotHere(f"model.start {config.model.start!r} is gone: restore it from a copy")
     prepared = prepare(
         config.domains,
         config.tokenizer,
@@ -54,7 +59,12 @@ def prepare_corpus(
     if check:
         for text in (*prepared.domains, *prepared.probes):
             text.check()
-    return prepared
+    place = Place(store.data, progress, makes, waits)
+    return decontaminate(prepared, config.data, place)
+
+
+def is_start_gone(config: RunConfig) -> bool:
+    return config.start is not None and not os.path.isdir(config.start.folder)
 
 
 def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
@@ -106,6 +116,8 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
     It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is
     here once prepared.
     """
+    if is_start_gone(config):  # its tokenizer, too: nothing can be known of any text
+        return {}
     place = Place(store.data, makes=False)
     text_tokenizers = _find_tokenizers(config, store, place)
     texts = [*config.domains, *config.probes]
@@ -165,6 +177,17 @@ def plan_text_keys(config: RunConfig) -> list[str]:
     ]
 
 
+def list_validation_keys(prepared: Corpus, config: RunConfig) -> dict[str, set[str]]:
+    """By domain and probe the key of its validation text for decoders, and for masked models."""
+    places = config.places or range(len(config.domains))
+    keys = {}
+    for index, text in enumerate((*prepared.domains, *prepared.probes)):
+        numbers = (None, choose_mask_number(text.name, index, places))
+        separates = config.data.document_mask
+        keys[text.name] = {make_validation_key(text, number, separates) for number in numbers}
+    return keys
+
+
 class PreparedTexts:
     """What is known of the texts of runs below a folder of `--runs`.
 
@@ -194,6 +217,7 @@ class PreparedTexts:
         texts = (*prepared.domains, *prepared.probes)
         return Texts(
             keys=prepared.keys,
+            validation=list_validation_keys(prepared, config),
             sizes=tuple(domain.info["tokens"] for domain in prepared.domains),
             valid_tokens=sum(len(text.valid) for text in texts),
         )

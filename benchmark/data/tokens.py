@@ -61,6 +61,9 @@ from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.settings.texts import Domain, WeightedText
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
+DOMAIN_FORMAT = 2  # raised when the files of a domain come to hold something else
+MEASURE = 2  # raised when the perplexity of the same validation text comes to mean something else
+PROBES = 2**32  # where the numbers of their masks begin
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a domain
@@ -78,12 +81,11 @@ class DomainInfo(TypedDict, total=False):
     valid_bytes: int  # of the validation text
     # of each validation document the number of what it was cut from, where some share that
     valid_sources: list[int]
+    valid_sizes: list[int]  # bytes of each validation document, in the file alone
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
-    # validation documents most of which stand in its training text, in records: see data/leaks.py
-    near_copies: int
-    near_copies_in: dict[str, int]  # or in that of another domain
+    near_copies: int  # validation documents that stand in training text, where they are kept
     versions: dict[str, str]  # by package
     source: dict[str, Any]
     # training tokens of each source of a mixed domain, which come one after the other
@@ -106,6 +108,8 @@ class DomainTokens:
     train: Ids
     valid: Ids
     info: DomainInfo
+    valid_key: str = ""  # a hash of the validation text, where that is not all of it
+    valid_sizes: tuple[int, ...] = ()  # bytes of each validation document
     folder: Path | None = None  # where they lie, if they do
     # of a mixed domain; `info["parts"]` says where each one's tokens end
     sources: tuple[WeightedText, ...] = ()
@@ -337,35 +341,43 @@ def prepare_domain(
 ) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
-    identity = digest([FORMAT, source, tokenizer.key, data.max_train_tokens, limit, *early])
+    identity = digest([DOMAIN_FORMAT, source, tokenizer.key, data.max_train_tokens, limit, *early])
     make = partial(_tokenise, domain, tokenizer, data, place)
     folder = place.make_once("domains", identity, make)
     check_checksums(folder, describe_cure(folder), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((folder / "info.json").read_text(encoding="utf-8"))
     train = _map_ids(folder / "train.bin", tokenizer)
     valid = _map_ids(folder / "valid.bin", tokenizer)
-    for split, tokens in (("training", train), ("validation", valid)):
-        if len(tokens) < data.text_length:
-            causes = ["data.sequence_length", "data.valid_share"]
-            if data.max_train_tokens:
-                # where it is reached, no more text is read for validation either
-                causes.append("data.max_train_tokens")
-            raise DataError(
-                f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
-                f"{data.text_length} (documents: {info['documents']:,}, "
-                f"skipped: {info['skipped'] or 'none'}). Add text, or change "
-                f"{', '.join(causes)} or the domain's validation files"
-            )
-    return DomainTokens(
+    tokens = DomainTokens(
         name=domain.name,
         title=domain.label,
         key=info.pop("key"),
+        valid_sizes=tuple(info.pop("valid_sizes")),
         train=train,
         valid=valid,
         info=info,
         folder=folder,
         sources=domain.sources,
     )
+    check_length(tokens, data)
+    return tokens
+
+
+def check_length(domain: DomainTokens, data: Data) -> None:
+    """Raise DataError for a domain whose training or validation text fills no row."""
+    for split, tokens in (("training", domain.train), ("validation", domain.valid)):
+        if len(tokens) >= data.text_length:
+            continue
+        causes = ["data.sequence_length", "data.valid_share"]
+        if data.max_train_tokens:
+            # where it is reached, no more text is read for validation either
+            causes.append("data.max_train_tokens")
+        raise DataError(
+            f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
+            f"{data.text_length} (documents: {domain.info['documents']:,}, "
+            f"skipped: {domain.info['skipped'] or 'none'}). Add text, or change "
+            f"{', '.join(causes)} or the domain's validation files"
+        )
 
 
 def _map_ids(path: Path, tokenizer: TextTokenizer) -> Ids:
@@ -388,21 +400,59 @@ def _tokenise(
         raise
     train, train_hash = _count_and_hash(folder / "train.bin", tokenizer)
     valid, valid_hash = _count_and_hash(folder / "valid.bin", tokenizer)
-    # of ids by their counts in training, plus one
-    total = train.sum() + len(train)
-    log_probs = np.log((train + 1) / total)
-    entropy = -(valid @ log_probs) / max(1, valid.sum())
     key = digest([tokenizer.key, train_hash, valid_hash, *info.get("parts", [])])
     packages = [name for part in domain.parts for name in part.packages]
     info |= {
         "tokens": int(train.sum() + valid.sum()),
-        "unigram_perplexity": float(np.exp(entropy)),
+        "unigram_perplexity": measure_unigram_perplexity(train, valid),
         "versions": docstrings.read_versions(packages),
         "source": domain.model_dump(
             mode="json", include={"packages", "train", "valid", "datasets", "sources"}
         ),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
+
+
+def number_documents(ids: NDArray[Any], eos: int) -> NDArray[np.int64]:
+    """The number of the document that each token is of; each document ends with `eos`."""
+    ends = (ids == eos).astype(np.int64)
+    numbers: NDArray[np.int64] = np.cumsum(ends) - ends
+    return numbers
+
+
+def make_validation_key(text: DomainTokens, mask_number: int | None, separates: bool) -> str:
+    """A hash of a validation text as it is measured.
+
+    It is of its tokens, and of its masks where it has any: of their number, and of whether they
+    keep documents apart.
+    """
+    parts: list[Any] = [MEASURE, text.valid_key or text.key, mask_number]
+    if mask_number is not None and separates:
+        parts.append("document_mask")
+    return digest(parts)
+
+
+def choose_mask_number(name: str, index: int, places: Sequence[int]) -> int:
+    """The number by which the masks of a validation text are drawn.
+
+    `index` is that of the text in the stream, after whose domains the probes come. `places` are
+    those of its domains in the suite's list. A probe's number does not depend on the stream.
+    """
+    is_probe = index >= len(places)
+    return PROBES + zlib.crc32(name.encode()) if is_probe else places[index]
+
+
+def measure_unigram_perplexity(
+    train_counts: NDArray[np.int64], valid_counts: NDArray[np.int64]
+) -> float:
+    """The perplexity of validation text by the frequencies of ids in training text, plus one each.
+
+    Both are counts by id, (vocabulary,).
+    """
+    total = train_counts.sum() + len(train_counts)
+    log_probs = np.log((train_counts + 1) / total)
+    entropy = -(valid_counts @ log_probs) / max(1, valid_counts.sum())
+    return float(np.exp(entropy))
 
 
 def _join_sources(
@@ -432,8 +482,9 @@ def _join_sources(
     for number, info in enumerate(infos):
         sources = info.get("valid_sources", range(info["valid_documents"]))
         origins += [(number, source) for source in sources]
-    joined |= _number_sources(origins)
+    joined |= number_sources(origins)
     joined |= {
+        "valid_sizes": [size for part in parts for size in part.valid_sizes],
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(skipped),
         "parts": [len(part.train) for part in parts],
@@ -498,17 +549,19 @@ def _write_ids(
         return _write_ids(domain, tokenizer, data, place, folder)
     skipped[BEYOND] += valid.dropped
     valid_items = valid.list_items()
+    sizes = _write_valid(valid_items, tokenizer, data.max_valid_tokens, folder)
     info: DomainInfo = {
         "documents": train_documents + len(valid_items),
         "valid_documents": len(valid_items),
-        "valid_bytes": _write_valid(valid_items, tokenizer, data.max_valid_tokens, folder),
+        "valid_bytes": sum(sizes),
+        "valid_sizes": sizes,
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted((+skipped).items())),
     }
-    return {**info, **_number_sources([source for _, _, source in valid_items])}
+    return {**info, **number_sources([source for _, _, source in valid_items])}
 
 
-def _number_sources(sources: Sequence[Hashable]) -> DomainInfo:
+def number_sources(sources: Sequence[Hashable]) -> DomainInfo:
     """The `valid_sources` of documents, nothing where each is of a source of its own."""
     numbers: dict[Hashable, int] = {}
     for source in sources:
@@ -531,9 +584,9 @@ def _write_valid(
     tokenizer: TextTokenizer,
     max_tokens: int | None,
     folder: Path,
-) -> int:
-    """Write valid.bin, of at most so many tokens, and return the bytes of its text."""
-    valid_bytes = 0
+) -> list[int]:
+    """Write valid.bin, of at most so many tokens, and return the bytes of each document."""
+    sizes = []
     room = max_tokens or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
         for ids, size, _ in items:
@@ -543,8 +596,8 @@ def _write_valid(
             if len(part) < len(ids):
                 text = tokenizer.bpe.decode(part.tolist(), skip_special_tokens=False)
                 size = len(text.encode())
-            valid_bytes += size
-    return valid_bytes
+            sizes.append(size)
+    return sizes
 
 
 def _count_and_hash(path: Path, tokenizer: TextTokenizer) -> tuple[NDArray[np.int64], str]:

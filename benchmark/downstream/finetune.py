@@ -33,9 +33,9 @@ from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import (
     TaskData,
     compute_metric,
+    decontaminate_tasks,
     list_wanted,
     make_score_key,
-    mark_in_prepared_stream,
     record_baselines,
     score_predictions,
 )
@@ -428,7 +428,7 @@ def score_stage(
         return fit_discriminator(checkpoint.folder, stream, index + 1)
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
-    tasks = mark_in_prepared_stream(tasks, config, store)
+    tasks = decontaminate_tasks(tasks, config, store)
     path = store.scores_file(key)
     if not score_all(key, checkpoint, tasks, suite.finetuning, path, report):
         return f"nothing to score after {domain}"

@@ -27,10 +27,10 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
-from benchmark.data.leaks import LONE, Found, Text, count_unchecked, find_leaks, list_learned
-from benchmark.data.prepared import find_prepared_corpus
+from benchmark.data.leaks import LONE, Text, count_unchecked, find_leaks, list_training_texts
+from benchmark.data.prepared import find_prepared_corpus, prepare_corpus
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, Place, Unprepared
 from benchmark.downstream.passages import Example, Splits, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
 from benchmark.ledger import records
@@ -68,6 +68,7 @@ class TaskData:
     # numbers of examples of test that nearly stand in train, and in training text of the stream
     in_train: frozenset[int] = field(default=frozenset(), kw_only=True)
     in_stream: frozenset[int] = field(default=frozenset(), kw_only=True)
+    left_out: int = field(default=0, kw_only=True)  # of test, as they stood in either
 
     @cached_property
     def key(self) -> str:
@@ -88,6 +89,32 @@ class TaskData:
         return tuple(
             _hash_texts(example) in train_hashes or number in self.in_train
             for number, example in enumerate(self.test)
+        )
+
+    def list_leaks(self) -> set[int]:
+        """The numbers of the examples of test that stand in train or in the stream."""
+        return {number for number, leaked in enumerate(self.leaked) if leaked} | self.in_stream
+
+    def leave_out_leaks(self) -> TaskData:
+        """The task without the examples of test that stand in train or in the stream.
+
+        Raises DataError where no example is left.
+        """
+        leaks = self.list_leaks()
+        test = [example for number, example in enumerate(self.test) if number not in leaks]
+        if not test:
+            raise DataError(
+                f"task {self.task.name!r}: all examples of test stand in training text: give "
+                'others, or set data.near_copies = "keep" for published splits'
+            )
+        if not leaks:
+            return self
+        return replace(
+            self,
+            test=tuple(test),
+            in_train=frozenset(),
+            in_stream=frozenset(),
+            left_out=len(leaks),
         )
 
     def list_targets(self, split: Split) -> list[int]:
@@ -156,7 +183,7 @@ def _read_label(row: Example) -> str:
 
 
 def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
-    """The suite's tasks with their examples, with near copies marked.
+    """The suite's tasks with their examples, of which those of test are marked that stand in train.
 
     Raises DataError, ConfigError.
     """
@@ -164,20 +191,20 @@ def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
     tasks = [
         load_examples(task, suite.domains, store.data, valid_share=share) for task in suite.tasks
     ]
-    return [mark_in_train(data, store.data) for data in tasks]
+    return [mark_in_train(data, Place(store.data)) for data in tasks]
 
 
-def mark_in_train(data: TaskData, folder: Path) -> TaskData:
+def mark_in_train(data: TaskData, place: Place) -> TaskData:
     """The same, knowing which examples of test nearly stand in train.
 
-    It is looked for once, and kept in `folder`.
+    It is looked for once.
     """
     letters = train_bpe([], 0)  # of the 256 bytes; how words are cut does not count
     test = partial(_encode_examples, letters, EOS, data.test)
     train = partial(_encode_examples, letters, EOS, data.train)
     suspects = {"": (data.key, test)}
     texts = {"": (data.key, train)}
-    copies = find_leaks(letters, EOS, suspects, texts, folder)
+    copies = find_leaks(letters, EOS, suspects, texts, place)
     return replace(data, in_train=frozenset(copies[""][""]))
 
 
@@ -201,41 +228,40 @@ def _join_texts(example: Example) -> str:
     return f"{example.text}\n{example.text_pair or ''}"
 
 
-def mark_in_stream(
-    tasks: Sequence[TaskData], corpus: Corpus, learned: Sequence[Domain], folder: Path
-) -> tuple[list[TaskData], Found]:
-    """The tasks, knowing which examples of test nearly stand in training text of the stream.
-
-    Returns also where each does.
-    """
+def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, place: Place) -> list[TaskData]:
+    """The tasks, knowing which examples of test nearly stand in training text of the stream."""
     bpe = corpus.tokenizer
     eos = corpus.special.eos
     suspects: dict[str, Text] = {}
     for data in tasks:
         read = partial(_encode_examples, bpe, eos, data.test)
         suspects[data.task.name] = (data.key, read)
-    copies = find_leaks(bpe, eos, suspects, list_learned(corpus, learned), folder)
+    copies = find_leaks(bpe, eos, suspects, list_training_texts(corpus), place)
     marked = []
     for data in tasks:
         numbers: set[int] = set()
         for copies_in_text in copies.values():
             numbers.update(copies_in_text[data.task.name])
         marked.append(replace(data, in_stream=frozenset(numbers)))
-    return marked, copies
+    return marked
 
 
-def mark_in_prepared_stream(
+def decontaminate_tasks(
     tasks: Sequence[TaskData], config: RunConfig, store: Store
 ) -> list[TaskData]:
-    """The tasks, marked by a run's stream as above.
+    """The tasks of `load_tasks` as the models of a run's suite are scored on them.
 
-    They are as they were where its text is not tokenised here.
+    Examples of test that stand in train or in training text of the stream are left out, or marked
+    where `data.near_copies` keeps them. Raises DataError.
     """
-    prepared = find_prepared_corpus(config, store)
-    if not prepared:
+    corpus_of_run = prepare_corpus(config, store)
+    return _leave_out_leaks(mark_in_stream(tasks, corpus_of_run, Place(store.data)), config)
+
+
+def _leave_out_leaks(tasks: Sequence[TaskData], config: RunConfig) -> list[TaskData]:
+    if config.data.near_copies == "keep":
         return [*tasks]
-    marked, _ = mark_in_stream(tasks, prepared, config.learned, store.data)
-    return marked
+    return [data.leave_out_leaks() for data in tasks]
 
 
 def load_examples(
@@ -374,24 +400,6 @@ def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]
     return float(f1_score(targets, predictions, average=average, zero_division=0.0))
 
 
-def score_without_leaks(data: TaskData, predictions: Sequence[int]) -> float | None:
-    """The test score over the rows that stand neither in train nor in the stream.
-
-    None where none or all of them do.
-    """
-    clean = [
-        number
-        for number, leaked in enumerate(data.leaked)
-        if not leaked and number not in data.in_stream
-    ]
-    if len(clean) in (0, len(data.test)):
-        return None
-    targets = data.list_targets("test")
-    clean_targets = [targets[number] for number in clean]
-    clean_predictions = [predictions[number] for number in clean]
-    return compute_metric(data.task.metric, clean_targets, clean_predictions)
-
-
 SHOWN = 10  # labels in a message
 BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
@@ -410,7 +418,6 @@ def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, A
         "task_key": data.key,
         "metric": metric,
         "test": compute_metric(metric, data.list_targets("test"), predictions),
-        "test_without_leaks": score_without_leaks(data, predictions),
         "leaks": sum(data.leaked),
         "in_stream": len(data.in_stream),
     }
@@ -537,21 +544,31 @@ def make_score_key(
     )
 
 
-def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
-    """The key of each task's examples that are on this machine.
+def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) -> dict[str, str]:
+    """The key of each task's examples that are on this machine, as `decontaminate_tasks` has them.
 
-    In an archive it is that of those that they were: see Ledger. It is "" where other examples
-    were looked for here, but not these: then no score is believed to be of them.
+    `configs` are the suite's runs. In an archive a key is that of the examples that they were: see
+    Ledger. It is "" where other examples were looked for here, but not these: then no score is
+    believed to be of them. A task lacks one where the stream is not prepared here that its test may
+    stand in.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
         return dict(read_json(file, "restore the archive")) if file.exists() else {}
     share = suite.data.valid_share
+    place = Place(store.data, makes=False)
     keys = {}
     for task in suite.tasks:
         try:
             data = load_examples(task, suite.domains, store.data, makes=False, valid_share=share)
-            keys[task.name] = data.key
+            prepared = find_prepared_corpus(configs[0], store)
+            if prepared:
+                [data] = mark_in_stream([mark_in_train(data, place)], prepared, place)
+                [data] = _leave_out_leaks([data], configs[0])
+            if prepared or configs[0].data.near_copies == "keep":
+                keys[task.name] = data.key
+        except Unprepared:  # nobody has looked yet whether these stand in training text
+            keys[task.name] = ""
         except NotRead:
             if (store.data / "tasks").exists():
                 keys[task.name] = ""

@@ -90,7 +90,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
         "bits_per_byte": to_bits_per_byte(value, measured),
         "domain": names[index] if names else NONE,
         "documents": measured.info["documents"],
-        "tokens": stream.valid_blocks[index] * stream.length,  # of whole rows
+        "tokens": len(measured.valid),
         "skipped": measured.info["skipped"],
     }
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
+from benchmark.data.decontamination import NEAR_COPIES
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.leaks import (
     RUN,
-    Found,
     count_unchecked,
     find_shared_documents,
-    find_validation_leaks,
 )
 from benchmark.data.prepared import hash_texts, prepare_corpus
-from benchmark.data.tokens import BEYOND, Corpus, DomainTokens
+from benchmark.data.tokens import BEYOND, Corpus, DomainTokens, Place
 from benchmark.downstream.tasks import (
     TaskData,
     count_unchecked_tests,
+    decontaminate_tasks,
     load_tasks,
-    mark_in_prepared_stream,
-    mark_in_stream,
     record_baselines,
 )
 from benchmark.jobs.text_table import align
@@ -37,11 +35,11 @@ DOMAIN_TITLES = (
     "training tokens",
     "validation documents",
     "validation tokens",
-    "near copies",
+    "in training text",
     "unigram perplexity",
     "left out",
 )
-TASK_TITLES = ("task", "training", "dev", "test", "classes", "in train", "in the stream")
+TASK_TITLES = ("task", "training", "dev", "test", "classes", "in training text")
 
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
@@ -50,33 +48,25 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     Yields tables, warnings and the next step.
     """
     store = Store(runs)
-    corpora: list[tuple[Corpus, RunConfig]] = []
     warnings: list[str] = []
     text_configs = {hash_texts(config): config for config in configs}
     for config in text_configs.values():
         corpus = prepare_corpus(config, store, lambda text: print(text, file=sys.stderr))
-        corpora.append((corpus, config))
-        leaks = find_validation_leaks(corpus, config.learned, store.data)
-        yield from align([DOMAIN_TITLES, *describe_domains(corpus, leaks)])
+        yield from align([DOMAIN_TITLES, *describe_domains(corpus)])
         sizes = [domain.info["tokens"] for domain in corpus.domains]
         passes = config.describe_expected_passes(sizes)
         if passes:
             yield passes
-        warnings += warn_of_text(corpus, config, store.data)
+        warnings += warn_of_text(corpus, config, Place(store.data))
     start_folders = {config.start.folder for config in configs if config.start}
     for folder in start_folders:
         load_network(folder)  # wrong weights are told now, and not by the jobs that train
     tasks = load_tasks(suite, store)
     if tasks:
-        marked: list[TaskData] = []
-        for corpus, config in corpora:
-            corpus_tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
-            marked += corpus_tasks
-        cells = dict.fromkeys(map(describe_task, marked))
-        yield from align([TASK_TITLES, *cells])
-        warnings += warn_of_tests(marked)
-        prepared = mark_in_prepared_stream(tasks, configs[0], store)
-        record_baselines(prepared, store.scores_file("baselines"))
+        tasks = decontaminate_tasks(tasks, configs[0], store)
+        yield from align([TASK_TITLES, *map(describe_task, tasks)])
+        warnings += warn_of_tests(tasks)
+        record_baselines(tasks, store.scores_file("baselines"))
     for warning in dict.fromkeys(warnings):
         yield f"! {warning}"
     yield (
@@ -85,21 +75,20 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     )
 
 
-def describe_domains(corpus: Corpus, leaks: Found) -> Iterator[tuple[str, ...]]:
-    """The cells of each domain and probe, below DOMAIN_TITLES.
-
-    `leaks` are those of `find_validation_leaks`.
-    """
+def describe_domains(corpus: Corpus) -> Iterator[tuple[str, ...]]:
+    """The cells of each domain and probe, below DOMAIN_TITLES."""
     for domain in (*corpus.domains, *corpus.probes):
         info = domain.info
-        left_out = [f"{count:,} {reason}" for reason, count in info["skipped"].items()]
+        skipped = {**info["skipped"]}
+        skipped.pop(NEAR_COPIES, None)  # a column of its own
+        left_out = [f"{count:,} {reason}" for reason, count in skipped.items()]
         yield (
             domain.name,
             f"{info['documents']:,}",
             f"{len(domain.train):,}",
             f"{info.get('valid_documents', 0):,}",
             f"{len(domain.valid):,}",
-            _count_copies(corpus, domain, leaks),
+            _describe_copies(corpus, domain),
             f"{info['unigram_perplexity']:,.1f}",
             ", ".join(left_out),
         )
@@ -113,48 +102,41 @@ def describe_task(data: TaskData) -> tuple[str, ...]:
         f"{len(data.dev):,}",
         f"{len(data.test):,}",
         f"{len(data.labels)}",
-        _join(_count(data.leaked), count_unchecked_tests(data)),
-        _count(data.in_stream),
+        _count(
+            left_out=data.left_out,
+            kept=len(data.list_leaks()),
+            unchecked=count_unchecked_tests(data),
+        ),
     )
 
 
-def _count_copies(corpus: Corpus, domain: DomainTokens, leaks: Found) -> str:
-    """How many validation documents are near copies, and how many are too short to tell."""
-    unchecked = count_unchecked(corpus.tokenizer, corpus.special.eos, domain.valid)
-    return _join(_count(list_copies(domain, leaks)), unchecked)
+def _describe_copies(corpus: Corpus, domain: DomainTokens) -> str:
+    return _count(
+        left_out=domain.info["skipped"].get(NEAR_COPIES, 0),
+        kept=domain.info.get("near_copies", 0),
+        unchecked=count_unchecked(corpus.tokenizer, corpus.special.eos, domain.valid),
+    )
 
 
-def _join(count: str, unchecked: int) -> str:
-    """A count, with how many were not checked, where some were not."""
-    parts = [count, f"{unchecked:,} not checked" if unchecked else ""]
-    return ", ".join(filter(None, parts))
+def _count(**counts: int) -> str:
+    """The counts in words, but zeros: `3 left out, 2 unchecked`."""
+    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return ", ".join(parts)
 
 
-def _count(matches: Sequence[bool] | Set[int]) -> str:
-    """How many matches there are; "" for none."""
-    number = len(matches) if isinstance(matches, Set) else sum(matches)
-    return f"{number:,}" if number else ""
-
-
-def list_copies(domain: DomainTokens, leaks: Found) -> set[int]:
-    """The numbers of a domain's validation documents that nearly stand in any training text."""
-    return {number for copies in leaks.values() for number in copies[domain.name]}
-
-
-def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
+def warn_of_text(corpus: Corpus, config: RunConfig, place: Place) -> Iterator[str]:
     """One warning per kind of text on which perplexity tells little.
 
-    Such are few, copied or short documents. `folder` keeps which validation documents are copies,
-    so that a second call need not look for them again.
+    Such are few, copied or short documents. `place` keeps which documents are copies, so that a
+    second call need not look for them again.
     """
     domains = (*corpus.domains, *corpus.probes)
     yield from _warn_of_few_documents(domains)
-    leaks = find_validation_leaks(corpus, config.learned, folder)
-    copied = [domain.name for domain in domains if list_copies(domain, leaks)]
+    copied = [domain.name for domain in domains if domain.info.get("near_copies")]
     if copied:
         yield (
             f"near copies: validation documents of {', '.join(copied)} stand in training text, at "
-            f"least half of their runs of {RUN} words. Take one of each pair out"
+            f'least half of their runs of {RUN} words, and data.near_copies = "keep" keeps them'
         )
     short = []
     for domain in domains:
@@ -166,7 +148,7 @@ def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[st
             f"short documents: {', '.join(short)}, so a row joins unrelated ones. Where they are "
             "sentences of longer texts, join them"
         )
-    shared = find_shared_documents(corpus, folder)
+    shared = find_shared_documents(corpus, place)
     overlaps = []
     names = [domain.name for domain in corpus.domains]
     for first, second in combinations(names, 2):
@@ -220,9 +202,9 @@ def warn_of_tests(tasks: Sequence[TaskData]) -> Iterator[str]:
 
     None where no task has such examples.
     """
-    names = dict.fromkeys(data.task.name for data in tasks if data.in_stream)
+    names = [data.task.name for data in tasks if data.list_leaks()]
     if names:
         yield (
-            f"test examples in the stream: some of {', '.join(names)} stand in training text, at "
-            f"least half of their runs of {RUN} words. Leave them out"
+            f"test examples in training text: some of {', '.join(names)} stand in it, at least "
+            f'half of their runs of {RUN} words, and data.near_copies = "keep" keeps them'
         )

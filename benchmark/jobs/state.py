@@ -150,7 +150,7 @@ class Survey:
         for job in self.jobs:
             self._job_of |= dict.fromkeys(job.units, job)
         self.ledger = open_ledger(self.store, self.build)  # looks at texts anew
-        self.examples = find_example_keys(self.suite, self.store)
+        self.examples = find_example_keys(self.suite, self.configs, self.store)
         states = []
         for config in self.configs:
             identity = self.ledger.identify(config)

@@ -17,7 +17,7 @@ import io
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.downstream.tasks import find_example_keys
@@ -55,7 +55,7 @@ def collect(
     See `archive.collect`.
     """
     ledger = open_ledger(Store(runs), build)
-    found = find_example_keys(suite, ledger.store)
+    found = find_example_keys(suite, configs, ledger.store)
     examples = {task: key for task, key in found.items() if key}
     return archive.collect(suite, configs, ledger, examples, folder)
 
@@ -172,8 +172,10 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         is_same = all(comparison.grade == "same" for comparison in comparisons)
         tolerance = trained_again.SAME if is_same else trained_again.ROUNDING
         recorded_run = _load_run(recorded, config)
-        recorded_perplexities = _list_measured(recorded_run, last_stage)
-        perplexities = _list_measured(_load_run(store, config), last_stage)
+        run = _load_run(store, config)
+        texts = trained_again.find_same_texts(recorded_run.line.texts, run.line.texts)
+        recorded_perplexities = _list_measured(recorded_run, last_stage, texts)
+        perplexities = _list_measured(run, last_stage, texts)
         difference = trained_again.find_difference(recorded_perplexities, perplexities, tolerance)
         if difference:
             raise ResultsError(f"{difference}: restore the archive, or collect what it is now")
@@ -215,10 +217,8 @@ def _compare_stage(
     """
     from benchmark.models import load
 
-    training = trained_again.read_training(store.read_stage(key))
-    recorded_training = trained_again.read_training(recorded.read_stage(key))
     load(store.stage_folder(key) / "model")  # which holds its weights against its records
-    comparison = trained_again.compare(training, recorded_training)
+    comparison = trained_again.compare_stages(store.read_stage(key), recorded.read_stage(key))
     if comparison.grade == "other":
         raise ResultsError(
             f"stage {key} of {config.id} {comparison.outcome}: run it with the code, packages and "
@@ -227,19 +227,22 @@ def _compare_stage(
     return comparison
 
 
-def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
-    """The perplexities of stages of a run, by what they are of.
+def _list_measured(
+    run: RunRecords, last_stage: int, texts: Collection[str]
+) -> dict[str, float | None]:
+    """The perplexities of stages of a run on these texts, by what they are of.
 
     Those of its start model and of unigram distributions come first.
     """
     perplexities: dict[str, float | None] = {}
-    for name, unigram in run.line.unigram.items():
-        perplexities[f"{name} by its unigram"] = unigram
     start_perplexities = run.start.perplexity if run.start else {}
-    for name, perplexity in start_perplexities.items():
-        perplexities[f"{name} by the start model"] = perplexity
+    for name in texts:
+        if name in run.line.unigram:
+            perplexities[f"{name} by its unigram"] = run.line.unigram[name]
+        if name in start_perplexities:
+            perplexities[f"{name} by the start model"] = start_perplexities[name]
     for stage, lines in enumerate(run.stages[: last_stage + 1]):
-        for place, perplexity in trained_again.list_perplexities(lines).items():
+        for place, perplexity in trained_again.list_perplexities(lines, texts).items():
             perplexities[f"{place} in stage {stage}"] = perplexity
     return perplexities
 

@@ -144,11 +144,11 @@ class PrepareTasks(Unit):
     kind = "prepare"
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.downstream.tasks import load_tasks, mark_in_prepared_stream, record_baselines
+        from benchmark.downstream.tasks import decontaminate_tasks, load_tasks, record_baselines
 
         tasks = load_tasks(self.suite, self.store)
-        marked = mark_in_prepared_stream(tasks, self.config, self.store)
-        record_baselines(marked, self.store.scores_file("baselines"))
+        tasks = decontaminate_tasks(tasks, self.config, self.store)
+        record_baselines(tasks, self.store.scores_file("baselines"))
 
 
 @dataclass(frozen=True)

@@ -143,10 +143,8 @@ def _compare_files(archive: Path, path: Path, old_content: bytes) -> str:
     Raises ResultsError where it did not.
     """
     lines = records.parse(path.read_bytes(), records.STAGE, path)
-    training = trained_again.read_training(lines)
     recorded_lines = records.parse(old_content, records.STAGE, path)
-    recorded = trained_again.read_training(recorded_lines)
-    comparison = trained_again.compare(training, recorded)
+    comparison = trained_again.compare_stages(lines, recorded_lines)
     if comparison.grade == "other":
         raise ResultsError(
             f"{path}: {comparison.outcome}: remove one of the two, this file or {archive}, and "

@@ -40,6 +40,10 @@ NOT_PREPARED = (
     "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
 )
 ANOTHER = "another text, tokenizer, or code that computed something else"
+MEASURED_OTHERWISE = (
+    "its perplexities are of other validation text, or measured as an earlier version did: `run` "
+    "measures its models again"
+)
 ID = re.compile(r"(.*)-s(\d+)-[0-9a-f]{12}")  # of a run: row, seed and a hash
 
 
@@ -140,6 +144,8 @@ class Ledger:
             differences = self._compare_stages(run_line, stage_keys)
             reason = name_differences(differences) or ANOTHER
             why = f"its records are of {reason}: `run` trains anew"
+        elif run_line and _is_measured_otherwise(run_line, texts):
+            why = MEASURED_OTHERWISE
         elif not run_line:
             differences = self._compare_settings(config)
             if differences:
@@ -187,22 +193,10 @@ class Ledger:
 
     def _compare_settings(self, config: RunConfig) -> list[str]:
         """What differs in the newest record of the same row and seed, in words."""
-        folder = self.store.run_file(config).parent
-        newest: RunLine | None = None
-        for path in folder.glob(f"{config.label}-*.jsonl"):
-            match = ID.fullmatch(path.stem)
-            if not match or f"{match[1]}-s{match[2]}" != config.label or path.stem == config.id:
-                continue
-            line = find_last(self.store.read_run_file(path), RunLine)
-            if line and (newest is None or line.time > newest.time):
-                newest = line
-        if newest is None:
+        recorded = find_newest_record(config, self.store)
+        if recorded is None:
             return []
-        try:
-            recorded = describe_run(RunConfig.model_validate(newest.config))
-        except ValueError:  # of settings that are no longer there
-            return []
-        return find_differences(recorded, describe_run(config))
+        return find_differences(describe_run(recorded), describe_run(config))
 
     # Views of whole runs
 
@@ -262,6 +256,40 @@ class Ledger:
         return leave_out_older_texts(runs)
 
 
+def _is_measured_otherwise(run_line: RunLine, texts: Texts) -> bool:
+    """Whether a run's perplexities are of another validation text than the one that is here."""
+    return any(
+        name in texts.validation and key not in texts.validation[name]
+        for name, key in run_line.texts.items()
+    )
+
+
+def find_newest_record(config: RunConfig, store: Store) -> RunConfig | None:
+    """The settings that are recorded last of the same row and seed, if they are not these."""
+    newest: RunLine | None = None
+    for path in store.run_file(config).parent.glob(f"{config.label}-*.jsonl"):
+        match = ID.fullmatch(path.stem)
+        if not match or f"{match[1]}-s{match[2]}" != config.label or path.stem == config.id:
+            continue
+        line = find_last(store.read_run_file(path), RunLine)
+        if line and (newest is None or line.time > newest.time):
+            newest = line
+    if newest is None:
+        return None
+    try:
+        return RunConfig.model_validate(newest.config)
+    except ValueError:  # of settings that are no longer there
+        return None
+
+
+def find_recorded_start(config: RunConfig, store: Store) -> RunConfig | None:
+    """The run with what its records say of a start model that is gone; None without any."""
+    recorded = find_newest_record(config, store)
+    if recorded is None or recorded.model.start != config.model.start:
+        return None
+    return config.model_copy(update={"model": recorded.model, "start": recorded.start})
+
+
 def describe_run(config: RunConfig) -> dict[str, Any]:
     """The settings that decide which run a table shows, but those with their default."""
     return describe(config, *DECIDE_A_RUN)
@@ -271,6 +299,8 @@ def name_differences(differences: Sequence[str]) -> str:
     """What records are of in place of a run, by the first difference; "" without any."""
     if not differences:
         return ""
+    if any(difference.startswith("start.key:") for difference in differences):
+        return "another start model (`status --why`)"
     count = len(differences) - 1
     rest = f" and {count} more (`status --why`)" if count else ""
     return f"other settings, {differences[0]}{rest}"

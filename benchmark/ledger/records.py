@@ -162,8 +162,6 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     charged: Spent
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
-    # perplexity less documents that nearly stand in training text
-    without_copies: dict[str, Perplexity | None] = {}
     # predicted tokens and nats of each, at a stage's end
     documents: dict[str, list[tuple[Count, Amount]]] = {}
     tokens_per_second: Amount = 0.0
@@ -248,9 +246,10 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     name: str  # "majority" or "bag of words"
     metric: str
     test: Share
-    test_without_leaks: Share | None = None
-    leaks: int = 0  # examples of test that stand in train
-    in_stream: int = 0  # or nearly in the training text of the stream
+    # examples of test that stand in train, and in the training text of the stream, where they are
+    # kept
+    leaks: int = 0
+    in_stream: int = 0
 
 
 class ScoreLine(Line, tag="score", kw_only=True):
@@ -267,9 +266,10 @@ class ScoreLine(Line, tag="score", kw_only=True):
     metric: str
     dev: Share  # of the best epoch, or strength of a linear probe
     test: Share
-    test_without_leaks: Share | None = None
-    leaks: int = 0  # examples of test that stand in train
-    in_stream: int = 0  # or nearly in the training text of the stream
+    # examples of test that stand in train, and in the training text of the stream, where they are
+    # kept
+    leaks: int = 0
+    in_stream: int = 0
     precision: str = ""  # of the forward passes
     # columns of one, where memory did not hold those that were asked for
     forward_tokens: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,11 +15,13 @@ class Texts:
     """The texts of a run.
 
     `keys` has by domain, probe and source a hash of its tokens and of the tokenizer. It is empty
-    where not all of them are tokenised. `sizes` are the tokens of each domain, `valid_tokens` those
-    that an evaluation reads. `problem`: why a text is not here.
+    where not all of them are tokenised. `validation` has by domain and probe the hashes that its
+    validation text may be recorded by, with masks and without. `sizes` are the tokens of each
+    domain, `valid_tokens` those that an evaluation reads. `problem`: why a text is not here.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
+    validation: Mapping[str, Collection[str]] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
     valid_tokens: int = 0
     problem: UserError | None = None

@@ -8,7 +8,7 @@ differ in their last bits, and perplexities in digits that no table shows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,8 +60,23 @@ def compare(training: Training, recorded: Training) -> Comparison:
     )
 
 
-def read_training(lines: Sequence[records.LineOfStage]) -> Training:
-    """What the records of a finished stage say of it."""
+def find_same_texts(recorded: Mapping[str, str], current: Mapping[str, str]) -> set[str]:
+    """The names of the validation texts that have the same hash in both."""
+    return {name for name, text in recorded.items() if current.get(name) == text}
+
+
+def compare_stages(
+    lines: Sequence[records.LineOfStage], recorded: Sequence[records.LineOfStage]
+) -> Comparison:
+    """Compare a finished stage with one of the same key, on the texts that both measured."""
+    starts = [records.find_last(stage, records.StageLine) for stage in (recorded, lines)]
+    texts = [start.texts if start else {} for start in starts]
+    same = find_same_texts(texts[0], texts[1])
+    return compare(read_training(lines, same), read_training(recorded, same))
+
+
+def read_training(lines: Sequence[records.LineOfStage], texts: Collection[str]) -> Training:
+    """What the records of a finished stage say of it, with its perplexities on these texts."""
     start = records.find_last(lines, records.StageLine)
     done = records.find_last(lines, records.DoneLine)
     machine = "no machine"
@@ -71,7 +86,7 @@ def read_training(lines: Sequence[records.LineOfStage]) -> Training:
     return Training(
         machine=machine,
         weights=done.weights if done else "",
-        perplexities=list_perplexities(lines),
+        perplexities=list_perplexities(lines, texts),
     )
 
 
@@ -82,15 +97,16 @@ def describe_machine(stage: records.StageLine) -> str:
     return f"{hardware.device} ({processor})"
 
 
-def list_perplexities(lines: Sequence[records.LineOfStage]) -> dict[str, float | None]:
-    """The perplexities of a stage, by what they are of."""
+def list_perplexities(
+    lines: Sequence[records.LineOfStage], texts: Collection[str]
+) -> dict[str, float | None]:
+    """The perplexities of a stage on these texts, by what they are of."""
     perplexities: dict[str, float | None] = {}
     for line in records.select_kind(lines, records.EvaluationLine):
         place = f"after step {line.step} of {line.phase}"
         for name, value in line.perplexity.items():
-            perplexities[f"{name} {place}"] = value
-        for name, value in line.without_copies.items():
-            perplexities[f"{name} without its copies {place}"] = value
+            if name in texts:
+                perplexities[f"{name} {place}"] = value
     return perplexities
 
 

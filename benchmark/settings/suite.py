@@ -89,6 +89,11 @@ class Data(Settings):
         gt=0,
         description="in place of bytes, as in older suites; then the text depends on the tokenizer",
     )
+    near_copies: Annotated[Literal["drop", "keep"], ROWS] = Field(
+        "drop",
+        description="validation documents, and test examples of tasks, most of which stands in "
+        "training text: leave them out, or keep published splits as they are",
+    )
     document_mask: Annotated[bool, STEPS] = Field(
         False, description="keep the documents in a row apart, unlike the paper"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,6 @@ class TextLoss:
         pairs = zip(self.tokens.tolist(), self.nats.round(3).tolist(), strict=True)
         return [(tokens, nats) for tokens, nats in pairs if tokens]
 
-    def leave_out(self, documents: Collection[int]) -> TextLoss | None:
-        """The loss on the other documents.
-
-        None where there is no other.
-        """
-        numbers = np.arange(len(self.tokens))
-        is_other = ~np.isin(numbers, [*documents])
-        tokens = self.tokens[is_other]
-        return TextLoss(tokens, self.nats[is_other]) if tokens.any() else None
-
 
 def evaluate(
     model: LanguageModel, stream: Stream, world: World, precision: str, at_end: bool = False
@@ -75,15 +65,6 @@ def evaluate(
     bits = {text.name: to_bits_per_byte(perplexities[text.name], text) for text in texts}
     measurements: dict[str, dict[str, Any]] = {"perplexity": perplexities, "bits_per_byte": bits}
     if at_end:
-        without_copies = {}
-        for name, loss in losses.items():
-            copies: set[int] = set()
-            for leaks in stream.leaks.values():
-                copies.update(leaks[name])
-            rest = loss.leave_out(copies) if copies else None
-            if rest:
-                without_copies[name] = rest.perplexity
-        measurements["without_copies"] = without_copies
         measurements["documents"] = {name: loss.list_documents() for name, loss in losses.items()}
     return measurements
 
@@ -112,11 +93,12 @@ def measure_loss(
     """
     documents = stream.number_documents(domain)
     count = int(documents.max()) + 1
+    documents[documents < 0] = count  # counted in another row: a document that is left out below
     local_documents = documents[world.rank :: world.size]
     predictions = count_predictions(stream.length, stream.masked)
     rows = max(1, LOGITS_AT_ONCE // (predictions * stream.corpus.text_vocabulary))
-    tokens = np.zeros(count)
-    nats = np.zeros(count)
+    tokens = np.zeros(count + 1)
+    nats = np.zeros(count + 1)
     place = 0
     with evaluating(model):
         for batch in stream.read_validation(domain, rows, world.rank, world.size):
@@ -130,9 +112,9 @@ def measure_loss(
             losses = F.cross_entropy(
                 logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none"
             )
-            tokens += np.bincount(numbers, minlength=count)
-            nats += np.bincount(numbers, losses.cpu().numpy(), minlength=count)
-    totals = np.array(world.total(*tokens, *nats))
+            tokens += np.bincount(numbers, minlength=count + 1)
+            nats += np.bincount(numbers, losses.cpu().numpy(), minlength=count + 1)
+    totals = np.array(world.total(*tokens[:count], *nats[:count]))
     return TextLoss(tokens=totals[:count].astype(np.int64), nats=totals[count:])
 
 

@@ -20,7 +20,6 @@ from msgspec import structs
 
 from benchmark import cancel
 from benchmark.cancel import Stopped
-from benchmark.data.leaks import find_validation_leaks
 from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokens import Corpus
 from benchmark.files import sweep
@@ -88,8 +87,6 @@ class Run:
         # the other processes read the same files
         self.corpus = prepare_corpus(config, store, check=world.leads, waits=waits_for_text)
         self.stream = make_stream(config, self.corpus)
-        # all runs need these, so they are waited for
-        self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data)
         method = make_method()
         check_method(config, method)
         if method.causal_only and self.stream.masked:

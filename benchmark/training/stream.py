@@ -9,7 +9,6 @@ Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,11 +18,16 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from benchmark.data.leaks import Found
 from benchmark.data.sampling import DomainBlocks, Integers, draw_bits, draw_in_epochs, draw_uniform
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, DomainTokens
-from benchmark.settings.base import ConfigError, digest
+from benchmark.data.tokens import (
+    Corpus,
+    DomainTokens,
+    choose_mask_number,
+    make_validation_key,
+    number_documents,
+)
+from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay
 from benchmark.training.batch_parts import SOURCES, Draw, plan_draws
@@ -31,7 +35,6 @@ from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
 REPLAYED = 4  # sets the random numbers apart that order the replayed text
-PROBES = 2**32  # where the numbers of their masks begin
 # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 MASKED_SHARE = 0.15
 
@@ -70,7 +73,6 @@ class Stream:
         self.length = length
         self.blocks = [len(domain.train) // length for domain in corpus.domains]
         self.evaluated: tuple[DomainTokens, ...] = (*corpus.domains, *corpus.probes)
-        self.valid_blocks = [len(text.valid) // length for text in self.evaluated]
         for domain in self.evaluated:
             if min(len(domain.train), len(domain.valid)) < self.length:
                 raise ConfigError(
@@ -81,7 +83,8 @@ class Stream:
                 )
         self._train = [self._cut_in_blocks(text.train) for text in self.evaluated]
         self._replay = replay
-        self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
+        self._valid = [self._cut_whole(domain.valid) for domain in self.evaluated]
+        self.valid_blocks = [len(blocks) for blocks in self._valid]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
         self._separates_documents = data.document_mask
@@ -90,31 +93,22 @@ class Stream:
         for domain, blocks, place in memories:
             key = (4000, place, seed) if data.memory_seed == "run" else (4000, place)
             self._domains.append(DomainBlocks(domain, self.length, blocks, key))
-        # by a training text's name and each of `evaluated`, which documents nearly stand in it
-        self.leaks: Found = {}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """For the records: what each text's tokens were made of, and its near copies.
-
-        Near copies are documents of the text that nearly stand in a training text.
-        """
-        descriptions: dict[str, dict[str, Any]] = {}
-        for text in self.evaluated:
-            counts = {}
-            for domain, leaks in self.leaks.items():
-                if leaks[text.name]:
-                    counts[domain] = len(leaks[text.name])
-            description = {**text.info, "near_copies": counts.pop(text.name, 0)}
-            if counts:
-                description["near_copies_in"] = counts
-            descriptions[text.name] = description
-        return descriptions
+        """For the records: what each text's tokens were made of."""
+        return {text.name: {**text.info} for text in self.evaluated}
 
     def number_documents(self, domain: int) -> NDArray[np.int64]:
-        """The number of the document that each token of a validation text is of, (blocks, N)."""
+        """The number of the document that each token of a validation text is of, (blocks, N).
+
+        It is -1 where a token stands in the row before, too: there it is counted.
+        """
         ids = np.asarray(self.evaluated[domain].valid)
-        ends = ids == self.corpus.special.eos
-        return self._cut_in_blocks(np.cumsum(ends) - ends)
+        numbers = self._cut_whole(number_documents(ids, self.corpus.special.eos))
+        rest = len(ids) % self.length
+        if rest:
+            numbers[-1, : self.length - rest] = -1
+        return numbers
 
     def plan_draws(
         self, phase: Phase, index: int, stage: int, batch_size: int
@@ -219,10 +213,7 @@ class Stream:
 
         A probe's does not depend on the stream.
         """
-        is_probe = domain >= len(self.corpus.domains)
-        if is_probe:
-            return PROBES + zlib.crc32(self.evaluated[domain].name.encode())
-        return self._places[domain]
+        return choose_mask_number(self.evaluated[domain].name, domain, self._places)
 
     @cached_property
     def validation_keys(self) -> dict[str, str]:
@@ -232,10 +223,8 @@ class Stream:
         """
         keys = {}
         for index, text in enumerate(self.evaluated):
-            parts = [text.key, self._choose_mask_number(index) if self.masked else None]
-            if self.masked and self._separates_documents:
-                parts.append("document_mask")
-            keys[text.name] = digest(parts)
+            number = self._choose_mask_number(index) if self.masked else None
+            keys[text.name] = make_validation_key(text, number, self._separates_documents)
         return keys
 
     def _draw_fresh(
@@ -288,6 +277,17 @@ class Stream:
         """
         end = len(ids) // self.length * self.length
         return np.asarray(ids)[:end].reshape(-1, self.length)
+
+    def _cut_whole(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """All of a text in blocks (blocks, N), as `_cut_in_blocks`.
+
+        The last one goes back into the one before, so that no token is without a row.
+        """
+        blocks = self._cut_in_blocks(ids)
+        if len(ids) % self.length == 0:
+            return blocks
+        last_block = np.asarray(ids)[-self.length :]
+        return np.concatenate([blocks, last_block[None]])
 
     def _copy_blocks(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
         text = np.empty((len(blocks), self.length), dtype=np.int64)

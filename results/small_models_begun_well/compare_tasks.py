@@ -41,7 +41,7 @@ def measure_rows(study: Study) -> pd.DataFrame:
                 for probe in run.line.probes
             ]
             measures.loc[(run.row, run.seed), "bits per byte"] = np.mean(bits)
-    scores = average_by_domain(study.without_leaks.scores, ["row", "seed"])
+    scores = average_by_domain(study.scores, ["row", "seed"])
     measures["probes"] = 100 * scores.drop(columns="").mean(axis=1, skipna=False)
     measures["domain of a text"] = 100 * scores[""]
     complete: pd.DataFrame = measures.dropna()
@@ -52,7 +52,7 @@ def measure_baselines(study: Study) -> pd.DataFrame:
     """The scores of what needs no pre-training, in percent: on whole texts, and on what a row of a
     model holds.
     """
-    scores = 100 * average_by_domain(study.without_leaks.baselines, ["name"])
+    scores = 100 * average_by_domain(study.baselines, ["name"])
     both: pd.DataFrame = pd.DataFrame(
         {"probes": scores.drop(columns="").mean(axis=1), "domain of a text": scores[""]}
     )

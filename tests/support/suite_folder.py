@@ -107,7 +107,9 @@ def write_task(folder: Path) -> str:
     """Files of a downstream task, one word a class, and its entry in a suite."""
     for split in ("train", "dev", "test"):
         examples = [
-            {"text": word, "label": word} for word in WORDS["sea"].split()[:3] for _ in range(4)
+            {"text": f"{word} {split}", "label": word}
+            for word in WORDS["sea"].split()[:3]
+            for _ in range(4)
         ]
         (folder / f"{split}.jsonl").write_text(
             "".join(json.dumps(example) + "\n" for example in examples)

@@ -345,7 +345,6 @@ class _Run:
                         | {
                             "dev": test + 0.01,
                             "test": test,
-                            "test_without_leaks": None,
                             "seconds": 5.0,
                         }
                     )

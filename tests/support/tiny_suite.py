@@ -19,6 +19,7 @@ vocabulary = 300
 sequence_length = 18
 memory_tokens = 800
 valid_share = 0.2
+near_copies = "keep"  # all texts are alike
 [model]
 architecture = "gpt"
 head_size = 16

@@ -1,0 +1,115 @@
+"""Validation text without the documents that stand in training text.
+
+They are left out of what is measured, never of what is trained on. So weights stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from benchmark.data.documents import DataError
+from benchmark.data.leaks import RUN, find_validation_leaks
+from benchmark.data.tokens import (
+    Corpus,
+    DomainInfo,
+    DomainTokens,
+    Place,
+    check_length,
+    describe_cure,
+    measure_unigram_perplexity,
+    number_documents,
+    number_sources,
+)
+from benchmark.files import check_checksums
+from benchmark.settings.base import digest
+from benchmark.settings.suite import Data
+
+NEAR_COPIES = "near copies of training text"  # why a validation document is left out
+
+
+def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
+    """The corpus, whose validation texts lack the documents that stand in a training text.
+
+    It may be the training text of any domain or probe, so all rows of a suite are measured on the
+    same text. With `data.near_copies = "keep"` they stay, and `DomainInfo` has their number. Raises
+    DataError where too little is left, and else what `Place.make_once` raises.
+    """
+    leaks = find_validation_leaks(corpus, place)
+
+    def clean(domain: DomainTokens) -> DomainTokens:
+        copies: set[int] = set()
+        for found in leaks.values():
+            copies.update(found[domain.name])
+        if not copies:
+            return domain
+        if data.near_copies == "keep":
+            info = cast(DomainInfo, {**domain.info, "near_copies": len(copies)})
+            return replace(domain, info=info)
+        return _leave_out(domain, sorted(copies), corpus, data, place)
+
+    return replace(
+        corpus,
+        domains=tuple(clean(domain) for domain in corpus.domains),
+        probes=tuple(clean(probe) for probe in corpus.probes),
+    )
+
+
+def _leave_out(
+    domain: DomainTokens, copies: Sequence[int], corpus: Corpus, data: Data, place: Place
+) -> DomainTokens:
+    """A domain without these validation documents, which are made once."""
+    key = digest([domain.key, copies])
+    make = partial(_write, domain, copies, corpus)
+    folder = place.make_once("decontaminated", key, make)
+    check_checksums(folder, describe_cure(folder))
+    info = {**domain.info, **json.loads((folder / "info.json").read_text(encoding="utf-8"))}
+    if not info["valid_sources"]:
+        del info["valid_sources"]
+    valid = np.fromfile(folder / "valid.bin", domain.train.dtype)
+    rest = replace(
+        domain,
+        valid=valid,
+        valid_key=key,
+        valid_sizes=tuple(info.pop("valid_sizes")),
+        info=cast(DomainInfo, info),
+    )
+    try:
+        check_length(rest, data)
+    except DataError as error:
+        raise DataError(
+            f"{error}. {len(copies):,} validation documents of {domain.name!r} stand in training "
+            f"text, at least half of their runs of {RUN} words: give others, or set "
+            'data.near_copies = "keep" for published splits'
+        ) from None
+    return rest
+
+
+def _write(domain: DomainTokens, copies: Sequence[int], corpus: Corpus, folder: Path) -> None:
+    """Write valid.bin and info.json of the documents that stay."""
+    ids = np.asarray(domain.valid)
+    kept = ids[~np.isin(number_documents(ids, corpus.special.eos), copies)]
+    count = domain.info["valid_documents"]
+    documents = [number for number in range(count) if number not in copies]
+    sizes = [domain.valid_sizes[number] for number in documents]
+    old_sources = domain.info.get("valid_sources")
+    sources = [old_sources[number] for number in documents] if old_sources else documents
+    size = corpus.text_vocabulary
+    train_counts = np.bincount(np.asarray(domain.train), minlength=size)
+    valid_counts = np.bincount(kept, minlength=size)
+    info: dict[str, Any] = {
+        "valid_documents": len(documents),
+        "valid_bytes": sum(sizes),
+        "valid_sizes": sizes,
+        "skipped": {**domain.info["skipped"], NEAR_COPIES: len(copies)},
+        "unigram_perplexity": measure_unigram_perplexity(train_counts, valid_counts),
+        "valid_sources": number_sources(sources).get("valid_sources", []),
+    }
+    kept.tofile(folder / "valid.bin")
+    (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")

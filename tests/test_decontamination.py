@@ -1,0 +1,176 @@
+"""Validation text without what stands in training text, and to its last token."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import methods
+from benchmark.data.documents import DataError
+from benchmark.data.prepared import prepare_corpus
+from benchmark.data.tokenizer import EOS
+from benchmark.data.tokens import measure_unigram_perplexity
+from benchmark.instruments.conformance import TinyRuns, make_tiny_config
+from benchmark.ledger.ledger import MEASURED_OTHERWISE
+from benchmark.ledger.records import EvaluationLine, StageLine, find_last
+from benchmark.ledger.store import Store
+from benchmark.models import load
+from benchmark.settings.suite import RunConfig, Tokenizer
+from benchmark.settings.texts import Domain
+from benchmark.training.declaration import open_ledger
+from benchmark.training.evaluate import measure_loss
+from benchmark.training.processes import World
+from benchmark.training.run import Run
+from tests.support.texts import sentences, write
+
+WORDS = [f"word{number}" for number in range(300)]
+COPIED = [" ".join(WORDS[(7 * number) % 200 :][:40]) for number in range(40)]
+
+
+def make_config(
+    folder: Path,
+    near_copies: str = "drop",
+    architecture: str = "gpt",
+    valid: list[str] | None = None,
+) -> RunConfig:
+    """Two domains. Half of the second's validation text is training text of the first, in capitals.
+
+    The other half is of 40 documents of its own.
+    """
+    own = sentences(2, 90, WORDS)
+    capitals = [text.upper() for text in COPIED]
+    valid_b = [*own[:40], *capitals] if valid is None else valid
+    texts = {
+        "a": ([*sentences(1, 90, WORDS), *COPIED], own),
+        "b": (sentences(3), valid_b),
+    }
+    domains = []
+    for name, (train, held_out) in texts.items():
+        train_file = write(folder / f"{name}.jsonl", train)
+        valid_file = write(folder / f"{name}_valid.jsonl", held_out)
+        domains.append(Domain(name=name, train=(str(train_file),), valid=(str(valid_file),)))
+    config = make_tiny_config("naive", architecture, batch_size=20)
+    data = {"max_valid_bytes": 10**6, "near_copies": near_copies}
+    model = config.model.model_copy(update={"ladder": config.model.ladder[:2]})
+    return config.model_copy(
+        update={
+            "domains": tuple(domains),
+            "model": model,
+            "data": config.data.model_copy(update=data),
+            "tokenizer": Tokenizer(vocabulary=400, domains=("a",)),
+        }
+    )
+
+
+def train(tiny: TinyRuns, config: RunConfig) -> Run:
+    run = tiny.make_run(config, "store")
+    run.train()
+    return run
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_losses_are_recorded_by_document(tmp_path: Path, architecture: str) -> None:
+    """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of each
+    document. A row that goes back into the one before counts what that one lacks.
+    """
+    config = make_config(tmp_path, "drop", architecture)
+    run = train(TinyRuns("naive", methods.build, tmp_path), config)
+    end = find_last(run.store.read_stage(run.keys[1]), EvaluationLine)
+    assert end
+    [batch] = run.stream.read_validation(1, 10**6)
+    model = load(run.store.stage_folder(run.keys[1]) / "model").eval()
+    with torch.no_grad():
+        logits = model(batch.tokens, batch.domains, batch.positions).float().log_softmax(-1)
+    losses = -logits.gather(-1, batch.targets[..., None])[..., 0].numpy()
+    ids = np.asarray(run.corpus.domains[1].valid)
+    length = run.stream.length
+    starts = [*range(0, len(ids) - length, length), len(ids) - length]
+    is_measured = np.zeros(losses.shape, bool)
+    places = batch.positions.numpy() - (architecture == "bert") + np.array(starts)[:, None]
+    is_measured[:-1] = True
+    is_measured[-1] = places[-1] >= starts[-2] + length
+    numbers = np.cumsum(ids == EOS) - (ids == EOS)
+    by_document = np.bincount(numbers[places[is_measured]], losses[is_measured])
+    assert math.log(end.perplexity["b"] or 0) == pytest.approx(losses[is_measured].mean(), rel=1e-5)
+    recorded = [nats for _, nats in end.documents["b"]]
+    assert recorded == pytest.approx(by_document[by_document > 0], abs=2e-3)
+    tokens = sum(count for count, _ in end.documents["b"])
+    assert tokens == is_measured.sum()
+    if architecture == "gpt":
+        assert tokens == len(ids)
+
+
+def test_near_copies_are_left_out_of_what_is_measured_alone(tmp_path: Path) -> None:
+    """Oracle: the same text without these documents, written by hand: the same ids, bytes, unigram
+    perplexity and number of documents. Training ids and keys of stages are those of "keep".
+    """
+    kept_config = make_config(tmp_path, "keep")
+    store = Store(tmp_path / "runs")
+    kept = prepare_corpus(kept_config, store).domains[1]
+    clean_corpus = prepare_corpus(make_config(tmp_path), store)
+    clean = clean_corpus.domains[1]
+    assert kept.info["near_copies"] == 40 and kept.info["valid_documents"] == 80
+    assert clean.info["skipped"]["near copies of training text"] == 40
+    assert clean.key == kept.key and np.array_equal(clean.train, kept.train)
+    other = tmp_path / "by_hand"
+    other.mkdir()
+    by_hand_config = make_config(other, "keep", valid=sentences(2, 90, WORDS)[:40])
+    by_hand = prepare_corpus(by_hand_config, Store(other / "runs")).domains[1]
+    assert np.array_equal(clean.valid, by_hand.valid)
+    for name in ("valid_bytes", "valid_documents"):
+        assert clean.info[name] == by_hand.info[name]  # type: ignore[literal-required]
+    assert clean.valid_sizes == by_hand.valid_sizes
+    size = clean_corpus.text_vocabulary
+    counts = [np.bincount(np.asarray(ids), minlength=size) for ids in (clean.train, clean.valid)]
+    expected = measure_unigram_perplexity(counts[0], counts[1])
+    assert clean.info["unigram_perplexity"] == pytest.approx(expected)
+    assert clean.info["unigram_perplexity"] == pytest.approx(by_hand.info["unigram_perplexity"])
+    first = clean_corpus.domains[0]
+    assert "near copies of training text" not in first.info["skipped"] and not first.valid_key
+
+
+def test_a_text_of_which_too_little_is_left_is_refused(tmp_path: Path) -> None:
+    """Oracle: by hand: all 40 documents stand in training text. The cure is named."""
+    config = make_config(tmp_path, valid=[text.upper() for text in COPIED])
+    with pytest.raises(DataError, match="'b'.*near_copies"):
+        prepare_corpus(config, Store(tmp_path / "runs"))
+
+
+def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Path) -> None:
+    """Oracle: the same weights, and the perplexity of the saved model on the text without copies.
+
+    Records of all text are not of a run without copies, and records of an earlier measure neither.
+    """
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    kept = train(tiny, make_config(tmp_path, "keep"))
+    begun = find_last(kept.store.read_stage(kept.keys[1]), StageLine)
+    config = make_config(tmp_path)
+    clean = train(tiny, config)
+    assert clean.keys == kept.keys
+    again = find_last(clean.store.read_stage(clean.keys[1]), StageLine)
+    assert begun == again
+    [record] = open_ledger(clean.store, methods.build).read_suite(config.suite, [config])
+    measure = record.matrix[-1]
+    assert measure
+    model = load(clean.store.stage_folder(clean.keys[1]) / "model")
+    loss = measure_loss(model, clean.stream, 1, World(0, 1, torch.device("cpu")), "fp32")
+    assert measure.perplexity["b"] == pytest.approx(loss.perplexity, rel=1e-6)
+    assert measure.perplexity["b"] != pytest.approx(
+        measure_loss(model, kept.stream, 1, World(0, 1, torch.device("cpu")), "fp32").perplexity,
+        rel=1e-3,
+    )
+    file = clean.store.run_file(config)
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        if line["kind"] == "run":
+            line["texts"]["b"] = "of an earlier measure"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    identity = open_ledger(clean.store, methods.build).identify(config)
+    assert identity.why == MEASURED_OTHERWISE and identity.keys == clean.keys
+    clean = train(tiny, config)
+    assert not open_ledger(clean.store, methods.build).identify(config).why
