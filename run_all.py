@@ -55,9 +55,20 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     if options.seeds:
         overrides["seeds"] = list(options.seeds)
     suite = load_suite(name, overrides, repeat_options(options, name))
-    runs = methods.list_runs(suite, options.methods)
+    needs_records_alone = options.command in ("status", "report")
+    find_start = partial(find_start_in_records, options.runs) if needs_records_alone else None
+    runs = methods.list_runs(suite, options.methods, find_start=find_start)
     executors.check_sections(suite, runs)
     return suite, runs
+
+
+def find_start_in_records(runs: Path, config: RunConfig) -> RunConfig | None:
+    """The run with what the records below `runs` say of its start model; None where they do not."""
+    from benchmark.ledger.ledger import find_recorded_start
+    from benchmark.ledger.store import Store
+
+    with open_runs(runs) as folder:
+        return find_recorded_start(config, Store(folder))
 
 
 def say(lines: Iterable[str]) -> int:

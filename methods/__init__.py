@@ -10,7 +10,7 @@ import difflib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -131,20 +131,33 @@ def _check_names(suite: Suite, rows: Sequence[Row]) -> None:
 
 
 def list_runs(
-    suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()
+    suite: Suite,
+    only: tuple[str, ...] = (),
+    seeds: Iterable[int] = (),
+    find_start: Callable[[RunConfig], RunConfig | None] | None = None,
 ) -> list[RunConfig]:
     """The runs of a suite, of the rows of these methods and of these seeds.
 
-    Without names and seeds, all of them.
+    Without names and seeds, all of them. Of a run whose start model is gone `find_start` is asked
+    what followed from that model. Raises ConfigError where it does not know, too.
     """
     rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
     runs = expand(suite, rows, seeds or suite.seeds)
     configs = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in configs):
         return configs
-    from benchmark.models.start_model import set_start_model  # it imports torch
+    from benchmark.models.start_model import StartModelGone, set_start_model  # it imports torch
 
-    return [set_start_model(config) for config in configs]
+    resolved = []
+    for config in configs:
+        try:
+            resolved.append(set_start_model(config))
+        except StartModelGone:
+            found = find_start(config) if find_start else None
+            if found is None:
+                raise
+            resolved.append(found)
+    return resolved
 
 
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:

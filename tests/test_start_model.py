@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +319,29 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     again = config_of("elle", Path("me/base"), revision="v1")
     assert fetched == [("me/base", "v1", True), ("me/base", "v1", False)]
     assert first.start == again.start and first.start.key == "c0ffee"
+
+
+def test_a_start_model_that_is_gone_or_another_is_said(tmp_path: Path, capsys) -> None:
+    """Oracle: the table of the finished run, which is the same once its start model is gone. Of
+    another model in the same folder nothing is shown, and it is said that it is another.
+    """
+    start = published(tmp_path / "start", "gpt")
+    suite = tiny_suite.write(tmp_path)
+    changes = ["--set", f"model.start={start}", "--set", "model.ladder=[]"]
+    places = ["--runs", str(tmp_path / "runs")]
+    arguments = [str(suite), "--methods", "naive", *changes, *places]
+    out = ["--out", str(tmp_path / "report")]
+    assert run_all.main(["run", *arguments, *out, "--parallel", "1"]) == 0
+    table = tmp_path / "report" / "tiny" / "main_pretraining.csv"
+    expected = table.read_bytes()
+    table.unlink()
+    start.rename(tmp_path / "away")
+    assert run_all.main(["report", *arguments, *out]) == 0
+    assert table.read_bytes() == expected
+    capsys.readouterr()
+    assert run_all.main(["status", *arguments]) == 0
+    assert re.search(r"Naive +1\b", capsys.readouterr().out)
+    published(tmp_path / "start", "gpt", n_embd=64)
+    assert run_all.main(["status", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "another start model" in said and not re.search(r"1 done", said)

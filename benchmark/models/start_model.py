@@ -33,12 +33,17 @@ from benchmark.settings.suite import Model, RunConfig, Size, Start
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
 
+class StartModelGone(ConfigError):
+    """There is no such folder, nor such a model on the Hub or in its cache."""
+
+
 def set_start_model(config: RunConfig) -> RunConfig:
     """The run with all that follows from its start model.
 
     That is architecture, head size, ladder, and where the model lies. A run without a start model
-    is returned as it is. Raises ConfigError for a model that cannot be found, is of no known
-    architecture or cannot be trained on, has too few positions, or does not fit the ladder.
+    is returned as it is. Raises StartModelGone for a model that cannot be found, and ConfigError
+    for one that is of no known architecture or cannot be trained on, has too few positions, or does
+    not fit the ladder.
     """
     model = config.model
     if not model.start:
@@ -117,7 +122,7 @@ def _find_folder(start: str, revision: str | None) -> Path:
     if folder.is_dir():
         return folder.absolute()
     if start.startswith((".", "/", "~")):
-        raise ConfigError(
+        raise StartModelGone(
             f"model.start {start!r}: no such folder (from {Path.cwd()}): correct the path"
         )
     fetch = functools.partial(
@@ -133,7 +138,7 @@ def _find_folder(start: str, revision: str | None) -> Path:
         name = f"model.start {start!r}"
         if revision:
             name += f", revision {revision!r}"
-        raise ConfigError(
+        raise StartModelGone(
             f"{name} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): "
             "correct the name, or run `run_all.py prepare` once where there is a network"
         ) from None
