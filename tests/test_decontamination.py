@@ -123,7 +123,7 @@ def test_near_copies_are_left_out_of_what_is_measured_alone(tmp_path: Path) -> N
     by_hand = prepare_corpus(by_hand_config, Store(other / "runs")).domains[1]
     assert np.array_equal(clean.valid, by_hand.valid)
     for name in ("valid_bytes", "valid_documents"):
-        assert clean.info[name] == by_hand.info[name]  # type: ignore[literal-required]
+        assert clean.info[name] == by_hand.info[name]
     assert clean.valid_sizes == by_hand.valid_sizes
     size = clean_corpus.text_vocabulary
     counts = [np.bincount(np.asarray(ids), minlength=size) for ids in (clean.train, clean.valid)]

@@ -265,8 +265,8 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
         in_training = [row["in training text"] for row in cells]
         assert in_training == [found, f"{short} unchecked"]
         assert [row["validation documents"] for row in cells] == [documents, "30"]
-    in_training = dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))["in training text"]
-    assert in_training.startswith("7 kept")  # all stand in its train set
+    task_cells = dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))
+    assert task_cells["in training text"].startswith("7 kept")  # all stand in its train set
     warnings = [*warn_of_text(corpus, config, place), *warn_of_tests(marked)]
     assert [line.partition(": ")[0] for line in warnings if "tokenizer" not in line] == [
         "near copies",
