@@ -254,14 +254,10 @@ def decontaminate_tasks(
     Examples of test that stand in train or in training text of the stream are left out, or marked
     where `data.near_copies` keeps them. Raises DataError.
     """
-    corpus_of_run = prepare_corpus(config, store)
-    return _leave_out_leaks(mark_in_stream(tasks, corpus_of_run, Place(store.data)), config)
-
-
-def _leave_out_leaks(tasks: Sequence[TaskData], config: RunConfig) -> list[TaskData]:
+    marked = mark_in_stream(tasks, prepare_corpus(config, store), Place(store.data))
     if config.data.near_copies == "keep":
-        return [*tasks]
-    return [data.leave_out_leaks() for data in tasks]
+        return marked
+    return [data.leave_out_leaks() for data in marked]
 
 
 def load_examples(
@@ -561,12 +557,13 @@ def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) 
     for task in suite.tasks:
         try:
             data = load_examples(task, suite.domains, store.data, makes=False, valid_share=share)
+            if suite.data.near_copies == "keep":
+                keys[task.name] = data.key
+                continue
             prepared = find_prepared_corpus(configs[0], store)
             if prepared:
-                [data] = mark_in_stream([mark_in_train(data, place)], prepared, place)
-                [data] = _leave_out_leaks([data], configs[0])
-            if prepared or configs[0].data.near_copies == "keep":
-                keys[task.name] = data.key
+                [marked] = mark_in_stream([mark_in_train(data, place)], prepared, place)
+                keys[task.name] = marked.leave_out_leaks().key
         except Unprepared:  # nobody has looked yet whether these stand in training text
             keys[task.name] = ""
         except NotRead:
