@@ -70,7 +70,7 @@ RENEWED = {
     "main_quarter": "elle_quarter",
     "main_full": "elle_full",
     "main_orders": "elle_orders",
-    # main_full_orders too, once elle_full_orders has all its seeds
+    "main_full_orders": "elle_full_orders",
 }
 OLD = "{}, noise of before"  # a row that was trained again
 CONTROL = "ELLE (exact), to 57k"  # trained again with the same settings
@@ -112,7 +112,8 @@ WITHIN = 0.03  # of AP, up and down: a change that is no finding of this study
 class Change:
     """AP after the last domain of one row over that of another, over the seeds that both have."""
 
-    ap: pd.DataFrame  # of both rows, a line a seed
+    suite: str
+    ap: pd.DataFrame  # of both rows, a line per seed
     ratios: np.ndarray  # logarithms, one a seed
     shared: float  # the variance of their mean by the choice of validation documents
     mean: float  # of the ratio, less 1; `low` and `high` too
@@ -130,7 +131,8 @@ def compare(study: Study, first: str, second: str) -> Change | None:
     ratios = np.log((both[first] / both[second]).to_numpy())
     shared = study.compute_text_variance(study.suites[0], first, second, last)
     mean, low, high = np.expm1([ratios.mean(), *compute_interval(ratios, shared)])
-    return Change(ap=both, ratios=ratios, shared=shared, mean=mean, low=low, high=high)
+    suite = study.suites[0]
+    return Change(suite=suite, ap=both, ratios=ratios, shared=shared, mean=mean, low=low, high=high)
 
 
 def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study]) -> list[list[str]]:
