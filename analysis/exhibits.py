@@ -11,13 +11,15 @@ from typing import Literal
 
 from analysis import paper_suites
 from analysis.notes import collect_notes, note_missing_cells, warn_of_baselines, warn_of_counting
-from analysis.study import Study, count_copies
+from analysis.study import Study, count_copies, find_header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
+from benchmark.settings.suite import Size
 
 View = Literal["ours", "both"]
 COPIES_KEPT = "Near copies kept"  # the column of how many, where there are any
+ONE_SEED = "One seed: how much another would differ is not known."
 AVERAGE = "AVG"  # of the tasks, as a column of tables and of printed numbers
 PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
 
@@ -27,13 +29,15 @@ class Exhibit:
     """One table or figure. `blocks` are the paper's suites that it shows, each with its heading.
 
     `told`: the settings, such as `budget.amount`, that headings and caption tell of, besides the
-    model. A caption's `{score}` becomes the name of the scores. `name` (of the file) and `printed`
+    model. `reading` says how to read its numbers; its `{size}` becomes a sentence on the names of
+    sizes. A caption's `{score}` becomes the name of the scores. `name` (of the file) and `printed`
     (the paper's numbers) are filled in by `analysis.catalogue.load`.
     """
 
     caption: str
     label: str
     blocks: Mapping[str, str]
+    reading: str = ""
     told: tuple[str, ...] = ()
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
@@ -103,6 +107,8 @@ class TableExhibit(Exhibit):
         selection = self.select(study)
         table = exhibit._build(selection)
         caption = self.describe(selection)
+        reading = table.reading.replace("{size}", describe_size(selection))
+        table = replace(table, reading=reading)
         if not table.has_printed:
             return replace(table, caption=caption)
         lines = []
@@ -171,17 +177,31 @@ class TableExhibit(Exhibit):
             lines.append(f"Mean ± standard deviation over {seeds} seeds{suffix}.")
         if 1 in counts:
             lines.append("† One seed: how much another would differ is not known.")
+        if any(cell.best for cell in cells):
+            lines.append("Bold: better with each seed than each other row with any.")
         lines += [*notes, *list_corrections(blocks, columns)]
         return Table(
             name=self.name,
             label=self.label,
             caption=self.caption,
+            reading=f"{self.reading} {ONE_SEED}".strip() if seeds == 1 else self.reading,
             stub=stub,
             columns=tuple(columns),
             blocks=tuple(blocks),
             notes=tuple(lines),
             warnings=tuple(warnings),
         )
+
+
+def describe_size(study: Study) -> str:
+    """What the name of a size says, by the example of the first model."""
+    for run in study.runs:
+        for stage in filter(None, run.stages):
+            header = find_header(stage)
+            size = Size(layers=header.layers, hidden_size=header.hidden_size)
+            layers = "layer" if header.layers == 1 else "layers"
+            return f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
+    return ""
 
 
 def _add_cell(block: Block, cell: Cell) -> Block:

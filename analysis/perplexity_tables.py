@@ -5,6 +5,7 @@ The latter are forgetting in nats, transfer, efficiency, and costs in other unit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,6 +91,9 @@ class PerplexityTable(TableExhibit):
                 place = (row, str(stage + 1), title, metric.name)
                 cells.append(add_printed(cell, printed.get(place) if same else None))
             rows.append(TableRow(label, tuple(cells)))
+        last = max(place for place, (_, metric) in enumerate(places) if metric is AP)
+        # the best first, and rows that have not ended last
+        rows.sort(key=lambda row: row.cells[last].mean if row.cells[last].values else math.inf)
         if not selection:
             rows += _make_reference_rows(part, places)
         return Block(self.choose_heading(part), tuple(rows), part.suite)

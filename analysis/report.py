@@ -77,6 +77,7 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, vie
         for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
             print(f"! {warning}")
         print(to_text(dataclasses.replace(table, notes=(), warnings=())))
+        print(table.reading)
         suffix = "" if view == "ours" else ".both"
         print(f"notes on it: {len(table.notes)}, in {folder / first.name}{suffix}.md")
     names = [exhibit.name for exhibit in exhibits if exhibit is not first]

@@ -124,11 +124,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`warnings` are said before its numbers, and `notes` below them."""
+    """`warnings` are said before its numbers, and `notes` below them.
+
+    `reading`: sentences on how to read its numbers, which go with the caption.
+    """
 
     name: str
     label: str
     caption: str
+    reading: str = field(default="", kw_only=True)
     stub: str  # the head of the rows' labels
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
@@ -173,44 +177,46 @@ def format_number(value: float, digits: int) -> str:
 
 
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
-    """Mark the best cell of each column as it is shown, ties too; no cell where all are the same.
+    """Mark the cell of each column whose seeds are all better than all seeds of each other row.
 
-    Nor is a cell marked that is no better than a row that does not compete, such as counts of
-    words. `references`: labels of rows that others are measured against, and that are never the
-    best.
+    So nothing is marked of a single seed, nor what several rows share. Nor is a cell marked that is
+    no better than a row that does not compete, such as counts of words. `references`: labels of
+    rows that others are measured against, and that are never the best.
     """
     rows = [list(row.cells) for row in block.rows]
     competes = [row.competes and row.label not in references for row in block.rows]
     for j, column in enumerate(columns):
         if column.lower is None:
             continue
-        numbers = {}
-        for i, cells in enumerate(rows):
-            value = round(cells[j].mean, cells[j].digits)
-            if not math.isnan(value):
-                numbers[i] = value
-        bars = [value for i, value in numbers.items() if not block.rows[i].competes]
-        candidates = {i: value for i, value in numbers.items() if competes[i]}
-        choose_best = min if column.lower else max
-        best = choose_best(candidates.values(), default=math.nan)
-        if best in bars or choose_best([best, *bars]) != best:
+        sign = 1 if column.lower else -1
+        values = {i: [sign * value for value in cells[j].values] for i, cells in enumerate(rows)}
+        candidates = [i for i in values if competes[i] and values[i]]
+        if len(candidates) < 2:
             continue
-        if len(set(candidates.values())) == 1:
-            continue
-        for i, value in candidates.items():
-            if value == best:
-                rows[i][j] = replace(rows[i][j], best=True)
+        best = min(candidates, key=lambda i: max(values[i]))
+        others = [
+            value
+            for i in values
+            if i in candidates or not block.rows[i].competes
+            if i != best
+            for value in values[i]
+        ]
+        is_decided = len(values[best]) > 1 and max(values[best]) < min(others)
+        if is_decided:
+            rows[best][j] = replace(rows[best][j], best=True)
     marked = (replace(row, cells=tuple(cells)) for row, cells in zip(block.rows, rows, strict=True))
     return replace(block, rows=tuple(marked))
 
 
 def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
-    """Mark the numbers of competing rows that stem from one seed, or from fewer than most.
+    """Mark the numbers of competing rows that stem from fewer seeds than most.
 
-    Also return the most.
+    Also return the most. Where that is one, nothing is marked: the caption says it.
     """
     competing = [row for block in blocks for row in block.rows if row.competes]
     most = max((len(cell.values) for row in competing for cell in row.cells), default=0)
+    if most < 2:
+        return [*blocks], most
     marked = []
     for block in blocks:
         rows = []
@@ -223,7 +229,7 @@ def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
 
 def _mark_if_few(cell: Cell, most: int) -> Cell:
     count = len(cell.values)
-    return replace(cell, few_seeds=count) if count == 1 or 0 < count < most else cell
+    return replace(cell, few_seeds=count) if 0 < count < most else cell
 
 
 # -------------------------------------------------------------------------------------------

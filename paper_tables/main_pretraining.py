@@ -8,6 +8,10 @@ EXHIBIT = PerplexityTable(
         "Average perplexity (AP) and average increased perplexity (AP⁺) after each domain "
         "under the same budget."
     ),
+    reading=(
+        "AP: geometric mean of the perplexities on all domains met so far. AP⁺: how much they rose "
+        "since each domain was learned. Lower is better. {size}"
+    ),
     blocks={
         "bert_base": "Growing from BERT L6_D384 to L12_D768",
         "bert_large": "Growing from BERT L12_D768 to L24_D1024",

@@ -60,7 +60,9 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
     data = study(tmp_path, seeds=3)
     table = load("main_pretraining").build(data)
     (block,) = table.blocks
-    assert [row.label for row in block.rows[:-1]] == list(synthetic.METHODS)
+    assert {row.label for row in block.rows[:-1]} == {*synthetic.METHODS}
+    finals = [row.cells[-2].mean for row in block.rows[:-1]]
+    assert finals == sorted(finals), "the best first"
     for row in block.rows[:-1]:
         for column, cell in zip(table.columns, row.cells, strict=True):
             stage = ["WB", "Ns", "Rev", "Bio", "CS"].index(column.group)
@@ -155,10 +157,8 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
         run.stages[2][-1] = structs.replace(done, charged={**done.charged, "seconds": 63.0})
         run.failure = FailedLine(stage=1, error="loss is not finite")
 
-    alone, read = notes_of(tmp_path / "equal", lambda run: None)
-    assert alone.startswith("† ") and read.endswith(
-        ": WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01."
-    )
+    [read] = notes_of(tmp_path / "equal", lambda run: None)
+    assert read.endswith(": WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01.")
     notes = notes_of(tmp_path / "moved", move)
     assert any(re.search(r"Hardware differs: .*Other CPU.*\(ER\)", note) for note in notes)
     assert any("Budgets differ in stage Rev" in note and "ER" in note for note in notes)
@@ -344,21 +344,28 @@ def small_table(text: str = "Naive") -> Table:
     )
 
 
-def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none():
-    """Oracle: by hand, on the numbers as they are shown."""
-
-    def best(values, lower):
-        rows = tuple(TableRow("", (Cell((abs(value),)),), competes=value > 0) for value in values)
-        return [
-            row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows
-        ]
-
-    assert best([2, 1.001, 1.004, 3], True) == [False, True, True, False]
-    assert best([2, 1, 3], False) == [False, False, True]
-    assert best([-4, 1, 3], True) == [False, True, False], "the first row does not compete"
-    assert best([-4, 1, 3], False) == best([-1, 2, 3], True) == [False] * 3, "which it beats"
-    assert best([-1, 1, 3], True) == [False] * 3, "and equals"
-    assert best([1, 1, 1], True) == [False] * 3
+@pytest.mark.parametrize(
+    ("seeds", "lower", "expected"),
+    [
+        ([(3, 4), (1, 2), (5, 6)], True, 1),
+        ([(3, 4), (1, 2), (5, 6)], False, 2),
+        ([(3, 4), (1, 3), (5, 6)], True, None),  # one seed is no better than one of another row
+        ([(3,), (1,), (5,)], True, None),  # of one seed
+        ([(1, 2), (1, 2)], True, None),  # what rows share
+        ([(-1, -2), (3, 4), (5, 6)], True, 1),  # negative here: it does not compete, and is worse
+        ([(-6, -7), (3, 4), (1, 2)], False, None),  # and is better
+    ],
+)
+def test_a_row_is_the_best_where_its_seeds_decide(seeds, lower, expected):
+    """Oracle: by hand: each seed of the row is better than each of every other row."""
+    rows = []
+    for values in seeds:
+        competes = min(values) > 0
+        cell = Cell(tuple(9.0 if lower and not competes else abs(value) for value in values))
+        rows.append(TableRow("", (cell,), competes=competes))
+    block = mark_best(Block("", tuple(rows)), [Column("", lower=lower)])
+    marks = [place for place, row in enumerate(block.rows) if row.cells[0].best]
+    assert marks == ([] if expected is None else [expected])
 
 
 def test_numbers_as_shown():
