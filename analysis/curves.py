@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis import figures
 from analysis.figures import (
+    CaptionedFigure,
     FigureExhibit,
     Style,
     choose_styles,
@@ -40,7 +40,7 @@ class TrendFigure(FigureExhibit):
     metrics: tuple[Metric, ...] = PERPLEXITIES
     width: float = 4.2
 
-    def _draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> CaptionedFigure:
         parts = study.parts
         evaluations = study.evaluations
         if self.rows:
@@ -80,7 +80,7 @@ class TrendFigure(FigureExhibit):
         for axis, points_of_rows in ends:
             figures.name_ends(axis, points_of_rows, labels, style_of)
         cut = (
-            "Cut off: values before the first step of a stage and before the end of the first stage"
+            "Open marks: before the first step of a stage, left out where they are above the panel"
         )
         return finish(
             figure,
@@ -120,8 +120,19 @@ def _draw_trend(
         ends = ends[:: figures.find_label_step(len(ends))].tolist()
         charged = line["charged"]
         mean = line["mean"]
-        axis.plot(charged, mean, color=colour, linewidth=0.5, alpha=0.5, zorder=order)
-        inside = mean.where(mean.between(*limits))
+        is_start = line["phase"] == "start"
+        # a line breaks where a stage begins, and an open mark is what growth has left there
+        inside = mean.where(mean.between(*limits) & ~is_start)
+        starts = line[is_start & mean.between(*limits)]
+        axis.plot(
+            starts["charged"],
+            starts["mean"],
+            "o",
+            color=colour,
+            markersize=3,
+            markerfacecolor="white",
+            zorder=order,
+        )
         # the last marker stands on the panel's edge
         axis.plot(
             charged,
@@ -187,7 +198,7 @@ class ScoreFigure(FigureExhibit):
     All panels share one axis.
     """
 
-    def _draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> CaptionedFigure:
         part = study.parts[0]
         scores = part.scores[part.scores["headline"]]
         groups = scores.groupby(["row_index", "row", "stage", "seed", "domain"])
@@ -225,7 +236,7 @@ class ScoreFigure(FigureExhibit):
 class SimilarityFigure(FigureExhibit):
     """ARS after each stage from the second on, a line a row; below it stands why a row has none."""
 
-    def _draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> CaptionedFigure:
         part = study.parts[0]
         lines = part.similarities
         ars = lines.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()

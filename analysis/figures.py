@@ -29,6 +29,7 @@ from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
 from analysis.notes import note_unequal_texts
 from analysis.study import Study, count_copies
+from analysis.tables import escape_latex
 
 SMALL = 7.0  # points: what stands beside lines and in cells
 TEXT = 8.0  # labels, legends and notes
@@ -72,13 +73,20 @@ COLOURS = {
 }
 
 
+class CaptionedFigure(Figure):
+    """A figure, with sentences on it that go into its caption."""
+
+    sentences: str = ""
+
+
 @dataclass(frozen=True)
 class Picture:
-    """A figure as files, and what it shows in words."""
+    """A figure as files, what it shows in words, and sentences for its caption."""
 
     pdf: bytes
     png: bytes
     description: str
+    sentences: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +96,11 @@ class FigureExhibit(Exhibit):
     The paper prints no numbers for its figures, so that all are ours.
     """
 
-    def _draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> CaptionedFigure:
         """The figure of the suites that it shows, drawn under `style`."""
         raise NotImplementedError
 
-    def draw(self, study: Study) -> Figure:
+    def draw(self, study: Study) -> CaptionedFigure:
         """The figure of a study's runs."""
         with style():
             return self._draw(self.select(study))
@@ -101,12 +109,20 @@ class FigureExhibit(Exhibit):
         with style():
             return make_picture(self.draw(study))
 
+    def write_latex(self, study: Study, sentences: str) -> str:
+        """A figure environment with the PDF and its whole caption."""
+        caption = f"{self.describe(self.select(study))} {sentences}".strip()
+        return f"""\\begin{{figure}}[t]
+\\centering
+\\includegraphics[width=\\linewidth]{{{self.name}.pdf}}
+\\caption{{{escape_latex(caption)}}}
+\\label{{{self.label}}}
+\\end{{figure}}
+"""
 
-def describe(figure: Figure) -> str:
-    """A figure's numbers and the text below it, for readers who cannot see it.
 
-    The numbers are its label, and where lines end.
-    """
+def describe(figure: CaptionedFigure) -> str:
+    """A figure's numbers, for readers who cannot see it: its label, and where lines end."""
     ends = {}
     for axis in figure.axes:
         label = axis.get_ylabel()
@@ -116,8 +132,6 @@ def describe(figure: Figure) -> str:
         if names:
             texts = ", ".join(name.get_text() for name in names)
             sentences.append(f"{label}: {texts}.")
-    for legend in figure.legends:
-        sentences.append(legend.get_title().get_text())
     words = " ".join(sentences).split()
     return " ".join(words)
 
@@ -134,7 +148,7 @@ def style() -> Iterator[None]:
             yield
 
 
-def make_picture(figure: Figure) -> Picture:
+def make_picture(figure: CaptionedFigure) -> Picture:
     """The figure as PDF and PNG, which says what it shows.
 
     Nothing in it changes from one day to the next.
@@ -147,7 +161,7 @@ def make_picture(figure: Figure) -> Picture:
     figure.set_layout_engine("none")  # panels stand where they are
     png_metadata = {"Software": None, "Description": description}
     figure.savefig(png, format="png", dpi=160, metadata=png_metadata)
-    return Picture(pdf.getvalue(), png.getvalue(), description)
+    return Picture(pdf.getvalue(), png.getvalue(), description, figure.sentences)
 
 
 def assign_colours(study: Study) -> dict[str, str]:
@@ -259,9 +273,9 @@ def shorten_number(value: float) -> str:
 
 def make_panels(
     rows: int, columns: int, width: float = 3.4, height: float = 2.4
-) -> tuple[Figure, list[list[Axes]]]:
+) -> tuple[CaptionedFigure, list[list[Axes]]]:
     """A figure with a grid of panels, each with its labels about `width` x `height` inches."""
-    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    figure = CaptionedFigure(figsize=(columns * width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.grid(True, axis="y", alpha=0.6)
@@ -269,7 +283,7 @@ def make_panels(
     return figure, axes.tolist()
 
 
-def make_empty_figure(text: str) -> Figure:
+def make_empty_figure(text: str) -> CaptionedFigure:
     """A figure that says what it lacks."""
     figure, [[axis]] = make_panels(1, 1)
     write_in_empty_panel(axis, text)
@@ -283,13 +297,14 @@ def write_in_empty_panel(axis: Axes, text: str) -> None:
     )
 
 
-def finish(figure: Figure, *sentences: str) -> Figure:
-    """Hang one legend of all panels below a figure, under sentences on it."""
+def finish(figure: CaptionedFigure, *sentences: str) -> CaptionedFigure:
+    """Hang one legend of all panels below a figure, and keep sentences for its caption."""
     handles = {}
     for axis in reversed(figure.axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles[textwrap.fill(label, 40)] = handle
-    text = ". ".join(filter(None, sentences)).replace(".. ", ". ")
+    text = ". ".join(filter(None, sentences)).replace(".. ", ". ").rstrip(".")
+    figure.sentences = f"{text}." if text else ""
     width = max(figure.get_figwidth(), 3.4)
     lines = [line for label in handles for line in label.split("\n")]
     longest = max(map(len, lines), default=0)
@@ -300,7 +315,6 @@ def finish(figure: Figure, *sentences: str) -> Figure:
         loc="upper center",
         bbox_to_anchor=(0.5, -0.02 / figure.get_figheight()),
         ncols=max(1, min(len(handles), columns)),
-        title=textwrap.fill(text, int(width / LETTER)),
     )
     return figure
 

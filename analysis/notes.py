@@ -35,7 +35,7 @@ def collect_notes(study: Study) -> list[str]:
             *note_unequal_texts(part),
             *note_told_domains(part.runs),
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
-            *note_contended_stages(part.stages, titles),
+            *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
             *note_changed_code(part.runs),
             *note_edited_code(part.stages),
             *note_differences(part.stages, "Packages differ", ["packages"]),
@@ -43,7 +43,6 @@ def collect_notes(study: Study) -> list[str]:
             *note_failures(part.runs, titles),
             *note_left_out_runs(part.runs),
             *note_tuning(part.runs),
-            *note_passes(part.runs),
         ]
         lines += [f"{part.suite}: {note}" if study.parts[1:] else note for note in notes]
     return lines
@@ -107,6 +106,11 @@ def _describe_rows_behind(
         if rows and title not in every:
             phrases.append(f"{_shorten(rows, ', ', 'rows')} on {title}")
     return phrases
+
+
+def spends_seconds(part: Study) -> bool:
+    """Whether results hang on wall time, which other programs lengthen."""
+    return any(UNITS[unit].is_wall_time for unit in part.stages["unit"].unique())
 
 
 def note_passes(runs: Sequence[RunRecords]) -> list[str]:

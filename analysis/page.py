@@ -67,7 +67,7 @@ def render_page(
         if isinstance(content, Picture):
             png = base64.b64encode(content.png).decode()
             caption = exhibit.describe(exhibit.select(study))
-            pictures.append((exhibit.name, caption, png, content.description))
+            pictures.append((exhibit.name, caption, content.sentences, png, content.description))
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(describe_growth(part.runs[0]) for part in study.parts),
@@ -225,7 +225,10 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
         lines = [
             *notes.collect_notes(part),
+            *notes.note_passes(part.runs),
         ]
+        if not notes.spends_seconds(part):  # then tables do not say it
+            lines += notes.note_contended_stages(part.stages, part.stage_titles)
         pairs += [(where, line) for line in lines]
     return pairs
 
@@ -338,7 +341,8 @@ def render(
             if isinstance(exhibit, FigureExhibit) and not only_tables:
                 picture = exhibit.render(study)
                 contents.append((exhibit, picture))
-                rendered |= {"pdf": picture.pdf, "png": picture.png}
+                latex = exhibit.write_latex(study, picture.sentences).encode()
+                rendered |= {"pdf": picture.pdf, "png": picture.png, "tex": latex}
         name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
         files |= {f"{name}.{suffix}": content for suffix, content in rendered.items()}
     if view == "ours" and study.runs:

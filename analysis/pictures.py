@@ -12,13 +12,12 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 from seaborn.utils import relative_luminance
 
 from analysis import figures
-from analysis.figures import FigureExhibit, finish, make_panels
+from analysis.figures import CaptionedFigure, FigureExhibit, finish, make_panels
 from analysis.study import Study, select_measure
 from benchmark.settings.names import make_slug
 
@@ -38,7 +37,7 @@ class MatrixFigure(FigureExhibit):
     perplexities are the first line.
     """
 
-    def _draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> CaptionedFigure:
         matrices = [matrix for part in study.parts for matrix in self._make_matrices(part)]
         values = [matrix.to_numpy()[np.isfinite(matrix.to_numpy())] for _, matrix in matrices]
         numbers = np.concatenate([*values, np.empty(0)])
@@ -105,7 +104,7 @@ class MatrixFigure(FigureExhibit):
 
 def _make_matrix_panels(
     count: int, lines: int, columns: int
-) -> tuple[int, Figure, list[list[Axes]]]:
+) -> tuple[int, CaptionedFigure, list[list[Axes]]]:
     """How many panels stand beside each other, the figure, and its panels for `count` matrices."""
     width = PANEL
     height = PANEL
@@ -203,7 +202,7 @@ class AttentionFigure(FigureExhibit):
 
     row: str
 
-    def _draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> CaptionedFigure:
         part = study.parts[0]
         lines = part.attentions
         lines = lines[lines["row"].map(make_slug) == make_slug(self.row)]

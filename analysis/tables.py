@@ -242,7 +242,7 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A table environment, shrunk where it is wider than the text."""
-    return _load_template("table.tex", _escape_latex).render(table=table.shown)
+    return _load_template("table.tex", escape_latex).render(table=table.shown)
 
 
 def to_text(table: Table) -> str:
@@ -333,7 +333,7 @@ def _escape_markdown(value: object) -> str:
 _MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
 
 
-def _escape_latex(value: object) -> str:
+def escape_latex(value: object) -> str:
     """Escape for LaTeX with T1 fonts.
 
     Accented Latin letters pass. Other unknown characters show their code point. Text marked as safe

@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from msgspec import structs
 
 from analysis import catalogue, figures
+from analysis.figures import CaptionedFigure
 from analysis.study import Study
 from benchmark.ledger.records import EvaluationLine
 from benchmark.ledger.runs import load_runs
@@ -63,9 +64,9 @@ def faults(figure: Figure) -> tuple[int, list[str], list[tuple[str, str]]]:
     return len(texts), [said[i] for i in np.flatnonzero(outside)], pairs
 
 
-def said(figure: Figure) -> str:
-    """The text below the panels of a figure."""
-    return " ".join(figure.legends[0].get_title().get_text().split())
+def said(figure: CaptionedFigure) -> str:
+    """The sentences for a figure's caption."""
+    return figure.sentences
 
 
 def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
@@ -222,7 +223,7 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
         first_stage[early] = structs.replace(first_stage[early], perplexity=spike.perplexity)
     figure = synthetic.load("trend_main").draw(Study("demo", study.runs))
     assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
-    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(
+    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Open marks: " in said(
         figure
     )
 

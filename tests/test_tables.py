@@ -157,8 +157,7 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
         run.stages[2][-1] = structs.replace(done, charged={**done.charged, "seconds": 63.0})
         run.failure = FailedLine(stage=1, error="loss is not finite")
 
-    [read] = notes_of(tmp_path / "equal", lambda run: None)
-    assert read.endswith(": WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01.")
+    assert not notes_of(tmp_path / "equal", lambda run: None)
     notes = notes_of(tmp_path / "moved", move)
     assert any(re.search(r"Hardware differs: .*Other CPU.*\(ER\)", note) for note in notes)
     assert any("Budgets differ in stage Rev" in note and "ER" in note for note in notes)
@@ -199,8 +198,7 @@ def test_one_column_tells_of_kept_validation_documents(tmp_path):
     assert table.columns[-1].name == COPIES_KEPT
     assert {row.cells[-1].text for block in table.blocks for row in block.rows} == {"5"}
     for name in ("trend_main", "stage_domain_matrix"):
-        title = load(name).draw(data).legends[0].get_title().get_text()
-        assert "5 validation documents" in " ".join(title.split())
+        assert "5 validation documents" in load(name).draw(data).sentences
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):

@@ -326,8 +326,12 @@ def _compare_reports(committed: Path, rendered: Path) -> int:
 
 
 def _read_tables(folder: Path) -> dict[Path, bytes]:
-    """The content of each table in a folder of reports."""
-    paths = [path for path in folder.rglob("*") if path.suffix in RENDERED]
+    """The content of each table in a folder of reports; a figure's .tex file is none."""
+    paths = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix in RENDERED and not path.with_suffix(".pdf").exists()
+    ]
     return {path.relative_to(folder): path.read_bytes() for path in paths}
 
 

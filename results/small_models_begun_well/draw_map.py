@@ -13,14 +13,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from compare_rows import HERE, MAP, SIZES, Change, compare, open_suites
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
-from analysis.figures import COLOURS, make_picture, style
+from analysis.figures import COLOURS, CaptionedFigure, make_picture, style
 from analysis.study import Study
 from benchmark.ledger.archive import read_archives
 
@@ -34,7 +33,8 @@ MARKERS = dict(zip(SIZES, ("o", "s", "^", "D"), strict=True))
 def main() -> None:
     studies = open_suites(read_archives(HERE), (*MAP, "million"))
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.9), layout="constrained")
+        figure = CaptionedFigure(figsize=(7.4, 3.9), layout="constrained")
+        axes = figure.subplots(1, 2)
         some = {name: studies[name] for name in studies if name != LEAST}
         draw_changes(
             axes[0], some, ["ER, {} from the start"], [size for size in SIZES if size != LARGEST]
