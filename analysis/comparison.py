@@ -31,12 +31,12 @@ COLUMNS = (
     "seeds",
     "AP of A",
     "AP of B",
-    "B against A",
-    "95% interval",
+    "AP: B over A",
+    "its 95% interval",
     "AP⁺ of A",
     "AP⁺ of B",
-    "B less A",
-    "95% interval of that",
+    "AP⁺: B − A",
+    "its 95% interval",
 )
 NOTHING = "nothing that the other lacks"
 Runs = Sequence[RunRecords]
@@ -185,7 +185,7 @@ def _list_notes(
         if missing:
             yield f"{', '.join(missing)}: only in {side}."
     yield (
-        "B against A: below 0 is a lower AP in B. B less A: below 0 is less forgetting in B, in "
+        "B over A below 0 is a lower AP in B, B − A below 0 less forgetting in B, in "
         "perplexity. Mean of "
         "the seeds that both have; one seed has no interval."
     )

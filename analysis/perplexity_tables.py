@@ -191,6 +191,8 @@ class LifelongTable(TableExhibit):
         lines = [about]
         for part in study.parts:
             lines += _note_untimed_runs(part)
+            if not notes.spends_seconds(part):  # then only this table's seconds hang on them
+                lines += notes.note_contended_stages(part.stages, part.stage_titles)
         return self.finish_measurements(study, [*columns.values()], blocks, lines)
 
     def find_never_best(self, part: Study) -> Collection[str]:

@@ -42,11 +42,13 @@ class Unit:
         return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
     def format(self, amount: float, gpu_seconds: float = 0) -> str:
-        """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `62,500 steps`."""
+        """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `99.5 days of one job`."""
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
         hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
         machine = " of the reference machine" if self.by_table else ""
+        if amount >= 2 * 86_400:
+            return f"{format_duration(amount)} of one job{machine}{hours}"
         return f"{amount:,.0f} s{machine} ({format_duration(amount)}{hours})"
 
 
@@ -98,7 +100,9 @@ def list_recorded_units() -> list[str]:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as people write them: `1:02:03`, `2:03`."""
+    """Seconds as people write them: `99.5 days`, `1:02:03`, `2:03`."""
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:,.1f} days"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
