@@ -228,30 +228,26 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(
 
 
 def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand: ten runs are too many, and five, so that they go in arrays of three, of each
-    of which two at a time; on a site without arrays single jobs. None of them waits for another.
+    """Oracle: MaxArraySize: ten runs go in two arrays of four and one of two, of each of which two
+    at a time, and on a site without arrays as single jobs. None of them waits for another, and none
+    is tried that is too large.
     """
     slurm.largest = 4
     seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=2")
     assert tiny.submit(*seeds, *cap) == 0
     train = [slurm.arrays[wave["id"]] for wave in tiny.waves() if wave["kind"] == "train"]
-    assert [(len(array.tasks), array.parallelism) for array in train] == [
-        (3, 2),
-        (3, 2),
-        (3, 2),
-        (0, 1),
-    ]
+    shapes = [(len(array.tasks), array.parallelism) for array in train]
+    assert shapes == [(4, 2), (4, 2), (2, 2)]
     assert len({array.after for array in train}) == 1
+    assert slurm.calls["sbatch"] == len(slurm.arrays)
     slurm.end(slurm.jobs)
-    slurm.largest = 1
+    slurm.largest = 0
     before = len(tiny.waves())
     assert tiny.submit(*seeds, "--methods", "naive") == 0
     single = [slurm.arrays[wave["id"]] for wave in tiny.waves()[before:] if wave["kind"] == "train"]
-    assert (
-        len(single) == 5
-        and not any(array.tasks for array in single)
-        and len({array.after for array in single}) == 1
-    )
+    assert len(single) == 5
+    assert not any(array.tasks for array in single)
+    assert len({array.after for array in single}) == 1
 
 
 def test_more_than_may_be_submitted_is_gone_on_with(
@@ -262,7 +258,8 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     """
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
-    assert ": 4 units " in capsys.readouterr().out and len(slurm.jobs) == 4
+    told = capsys.readouterr().out
+    assert ": 4 units " in told and "slurm.runs_per_job" in told and len(slurm.jobs) == 4
     assert (
         tiny.submit("--seeds", "0,1") == 2 and "AssocMaxSubmitJobLimit" in capsys.readouterr().err
     )
@@ -292,6 +289,37 @@ def test_what_is_refused_for_one_row_leaves_the_others(
         and not tiny.states()["ER"].job
         and tiny.waves()[-1]["kind"] == "report"
     )
+
+
+GENERAL = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+    "limit, user's size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("limit", "key"),
+    [
+        ("QOSMaxWallDurationPerJobLimit", "slurm.train.time"),
+        ("AssocMaxCpuPerJobLimit", "slurm.train.cpus_per_task"),
+        ("QOSMaxNodePerJobLimit", "slurm.train.nodes"),
+        ("QOSMaxMemoryPerJob", "slurm.train.mem"),
+        ("QOSMaxGRESPerJob", "slurm.train.gpus_per_node"),
+    ],
+)
+def test_a_limit_on_each_job_is_a_refusal_with_its_key(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys, limit: str, key: str
+) -> None:
+    """Oracle: the words of Slurm 22.05 for a job that its QOS forbids, whose second line speaks of
+    job submit limits, too: the other row and the report are submitted.
+    """
+    tiny.write(ROWS[0], '{ method = "er", set = { "slurm.train.time" = 77 } }')
+    slurm.refusal, slurm.refused = f"sbatch: error: {limit}\n{GENERAL}", "--time=77"
+    assert tiny.submit() == 3
+    told = capsys.readouterr().out
+    assert limit in told and key in told
+    assert tiny.states()["Naive"].job and not tiny.states()["ER"].job
+    assert tiny.waves()[-1]["kind"] == "report"
 
 
 def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:

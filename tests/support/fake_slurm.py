@@ -81,6 +81,8 @@ class FakeSlurm:
                 reason = "JobHeldUser" if job in self.held else reasons[many > 0]
                 lines.append(f"{job}|{state}|{reason}|n1|{many}|\n")
             return "".join(lines)
+        if command == ("scontrol", "show", "config"):
+            return f"MaxArraySize            = {self.largest}\n"
         if command[0] == "sacct":
             asked = command[command.index("-j") + 1].split(",")
             return "".join(f"{job}|{self.accounts[job]}\n" for job in asked if job in self.accounts)

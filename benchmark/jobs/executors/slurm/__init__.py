@@ -45,10 +45,16 @@ from benchmark.settings.suite import RunConfig, Suite
 
 ORDER = get_args(Kind)
 PARTIAL = 3  # exit status
-# of an array, where the cluster takes so many: MaxArraySize is 1001 if a site does not set it
-MOST_TASKS = 1000
-# in what sbatch says of too many jobs
-LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")
+# in what sbatch says of too many jobs: names of limits, and its words for MaxJobCount
+LIMITS = ("SubmitJob", "temporarily un")
+# what to lower, by what is in a limit's name, or in the words for a partition's
+KEYS = {
+    "Wall|time limit is": "time",
+    "Cpu": "cpus_per_task",
+    "Mem": "mem",
+    "Node": "nodes",
+    "GRES": "gpus_per_node",
+}
 OF_SLURM = ("srun: ", "slurmstepd")  # how lines in a job's log begin that are not its own
 ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of the job
     r"oom.kill|exceeded memory limit": (
@@ -158,8 +164,8 @@ def execute(plan: Plan) -> int:
         print(f"! Slurm refused {refusal}")
     if submission.why_no_more:
         print(
-            f"! Slurm took no more: {rest} units are left; `run` submits them "
-            f"({submission.why_no_more})"
+            f"! Slurm took no more: {rest} units are left; `run` submits them as jobs end; "
+            f"slurm.runs_per_job asks for fewer jobs ({submission.why_no_more})"
         )
     if submission.sent:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
@@ -193,6 +199,15 @@ def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Uni
     return [tuple(units[start : start + size]) for start in starts]
 
 
+def _name_cure(refusal: str, kind: str) -> str:
+    """What to change where Slurm refuses a kind of job, by the limit that it names."""
+    for pattern, key in KEYS.items():
+        if re.search(pattern, refusal):
+            section = f"slurm.{find_section(kind)}"
+            return f"lower {section}.{key}, or name another {section}.qos or partition"
+    return "change what [slurm] asks for"
+
+
 class Submission:
     """Submits waves, each after the one before and after work under way of earlier kinds."""
 
@@ -202,7 +217,6 @@ class Submission:
         self.sent: list[str] = []  # ids of arrays
         self.refused: list[str] = []  # which jobs, and why
         self.why_no_more = ""  # why Slurm takes no more
-        self._largest = MOST_TASKS
 
     def submit(self) -> int:
         """Submit what is missing and not under way.
@@ -218,6 +232,7 @@ class Submission:
             self._logs = self.folder / getpass.getuser()
             _make_own(self._logs)
             self._code = copy_code(self.plan.runs / "code")
+            self._largest = commands.ask_largest_array()
             rest = 0
             previous_arrays: list[str] = []
             for wave in [*waves, self.plan.report]:
@@ -261,17 +276,21 @@ class Submission:
                 self._send(wave.kind, request, piece, list(dict.fromkeys(dependencies)))
                 tasks = tasks[len(piece) :]
             except Refusal as error:
-                too_many = any(limit in str(error) for limit in LIMITS)
-                if too_many and len(piece) > 1:
+                is_full = any(limit in str(error) for limit in LIMITS)
+                if is_full and len(piece) > 1:  # the queue may have room for some
                     self._largest = -(-len(piece) // 2)
-                elif too_many and not self.sent:
+                elif is_full and not self.sent:
                     raise SlurmError(
-                        f"nothing is submitted, as Slurm takes no more: {error}"
+                        f"nothing is submitted, as Slurm takes no more: {error}; wait until jobs "
+                        "end, and call `run` again; slurm.runs_per_job asks for fewer jobs"
                     ) from None
-                elif too_many:
+                elif is_full:
                     self.why_no_more = str(error)
                 else:  # others may ask for what there is
-                    self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}")
+                    cure = _name_cure(str(error), wave.kind)
+                    self.refused.append(
+                        f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}"
+                    )
                     break
         return sum(map(len, tasks))
 
@@ -537,9 +556,8 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                     yield f"ok     a job to {kind} would be taken"
                 except SlurmError as error:
                     is_refused = True
-                    yield (
-                        f"wrong  a job to {kind} is refused ({error}): change what [slurm] asks for"
-                    )
+                    cure = _name_cure(str(error), kind)
+                    yield f"wrong  a job to {kind} is refused ({error}): {cure}"
         if not is_refused:
             yield _check_node(of_suite, budget_units, Path(folder))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,16 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
             detail = state.lower() if state in HALTED else ""
             jobs[id] = Queued("running", detail, node, int(restarts))
     return jobs
+
+
+def ask_largest_array() -> int:
+    """How many tasks an array may have; their numbers begin with 0.
+
+    Raises SlurmError where there is no answer.
+    """
+    answer = ask("scontrol", "show", "config")
+    sizes = re.findall(r"(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)", answer)
+    return max(1, min(map(int, sizes), default=1))
 
 
 @dataclass(frozen=True)
