@@ -187,9 +187,8 @@ class Survey:
             job=self._job_of.get(f"train-{config.id}"),
             other_code=sum(identity.had_other_code(stage.start_line) for stage in stages),
         )
-        # a kill may come between the last stage's end and the run's
-        has_all_stages = len(run.finished) == len(config.domains)
-        if has_all_stages and records.select_kind(identity.lines, records.EndedLine):
+        # another suite may have trained the last ones, or a kill come before the run's own end
+        if identity.lines and len(run.finished) == len(config.domains):
             run = dataclasses.replace(run, state="done")
         else:
             run = self._read_unfinished(run, identity.lines)

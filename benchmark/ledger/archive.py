@@ -91,11 +91,12 @@ def collect(
 
 
 def _has_ended(config: RunConfig, ledger: Ledger) -> bool:
-    """Whether the records of a run say that it is finished."""
+    """Whether a run has begun, and all its stages are done."""
     if not ledger.store.read_run(config):
         return False  # whether its text is here or not
-    lines = ledger.identify(config).lines
-    return bool(records.select_kind(lines, records.EndedLine))
+    identity = ledger.identify(config)
+    done_count = sum(map(ledger.store.is_stage_done, identity.keys))
+    return bool(identity.lines) and done_count == len(config.domains)
 
 
 def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
