@@ -558,7 +558,7 @@ def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path
         "scontrol": "",
         "sbatch": "Submitted batch job $$",
     }.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {says}\n")
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nprintf "{says}"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     subprocess.run(
         [sys.executable, "run_all.py", *tiny.arguments("run", "--executor", "slurm")],

@@ -79,7 +79,8 @@ class FakeSlurm:
             lines = []
             for job, state, many in each:
                 reason = "JobHeldUser" if job in self.held else reasons[many > 0]
-                lines.append(f"{job}|{state}|{reason}|n1|{many}|\n")
+                [name] = re.findall("--job-name=(.*)", self.arrays[job.partition("_")[0]].text)
+                lines.append(f"{job}|{state}|{reason}|n1|{many}|{name}|\n")
             return "".join(lines)
         if command == ("scontrol", "show", "config"):
             return f"MaxArraySize            = {self.largest}\n"

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import json
 import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,6 +36,7 @@ from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import Account, Queued, Refusal, SlurmError
 from benchmark.jobs.executors.slurm.settings import KINDS, OF_ALL_ROWS, Slurm, find_section
+from benchmark.jobs.pool import StopSignals
 from benchmark.jobs.status import FAILED, name_next_step
 from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
@@ -171,7 +174,7 @@ def execute(plan: Plan) -> int:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
         return PARTIAL if rest else 0
     print("nothing to submit: all is done, under way or failed")
-    print(name_next_step(plan.survey, plan.states))
+    print(name_next_step(plan.survey, plan.survey.read_states()))  # others may have submitted
     return FAILED if plan.left_out else 0
 
 
@@ -225,7 +228,11 @@ class Submission:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
-            jobs = list_jobs(self.plan.suite, self.plan.survey.store, patient=False)
+            queue = _ask_queue(self.folder)
+            noted = {note["id"] for note in read_notes(self.folder)}
+            # sbatch did not say that it took them, and submitit did not give them their work
+            commands.cancel(_find_tagged(self.folder, queue) - noted)
+            jobs = list_jobs(self.plan.suite, self.plan.survey.store, queue)
             waves = drop_units(self.plan.waves, _find_units_under_way(jobs))
             if not (waves or self._lacks_report(jobs)):
                 return 0
@@ -242,7 +249,7 @@ class Submission:
                 dependencies = [
                     job.id.partition("_")[0]
                     for job in jobs
-                    if job.is_under_way and ORDER.index(job.kind) < order
+                    if self._is_awaited(job) and ORDER.index(job.kind) < order
                 ]
                 dependencies += previous_arrays
                 sent_count = len(self.sent)
@@ -250,6 +257,14 @@ class Submission:
                     rest += self._send_all(wave, request, units, dependencies)
                 previous_arrays = self.sent[sent_count:] or previous_arrays
             return rest
+
+    def _is_awaited(self, job: Job) -> bool:
+        """Whether a job is under way that the suite needs as it is now."""
+        keys: set[str] = set()
+        for state in self.plan.states:
+            keys |= {state.config.id, *state.planned}
+        is_needed = any(unit.partition("-")[2] in keys for unit in job.units)
+        return job.is_under_way and (is_needed or job.kind == "prepare")
 
     def _lacks_report(self, jobs: Sequence[Job]) -> bool:
         """Whether the report is still to be submitted.
@@ -327,9 +342,10 @@ class Submission:
             )
             for task in tasks
         ]
-        array = commands.submit(self._logs, python, parameters, Task.__call__, work)
         unit_ids = [[unit.id for unit in task] for task in tasks]
-        _write_note(self.folder, array, kind, unit_ids)
+        with _hold_signals():
+            array = commands.submit(self._logs, python, parameters, Task.__call__, work)
+            _write_note(self.folder, array, kind, unit_ids)
         self.sent.append(array)
         order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
         if len(dependencies) > 3:
@@ -347,7 +363,7 @@ class Submission:
         """The parameters of submitit for an array that runs the copy of the code."""
         budget_units = {unit.config.budget.unit for task in tasks for unit in task}
         parameters = request.list_parameters(kind, budget_units)
-        parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
+        parameters["job_name"] = f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
         if dependencies:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
         code = shlex.quote(str(self._code))
@@ -360,6 +376,40 @@ class Submission:
             setup.append(f"export {name}=${{{name}:-{value}}}")
         parameters["setup"] = setup
         return parameters
+
+
+def _make_tag(folder: Path) -> str:
+    """What is in the names of all jobs of this user whose notes are in a folder."""
+    place = f"{getpass.getuser()} {folder.resolve()}"
+    return hashlib.sha256(place.encode()).hexdigest()[:12]
+
+
+def _ask_queue(folder: Path) -> dict[str, Queued]:
+    """The jobs of this user, and of those who have notes in a folder. Raises SlurmError."""
+    return commands.ask_queue({getpass.getuser(), *(note["user"] for note in read_notes(folder))})
+
+
+def _find_tagged(folder: Path, queue: Mapping[str, Queued]) -> set[str]:
+    """The arrays in the queue that this user's calls have submitted, noted or not."""
+    tag = _make_tag(folder)
+    return {id.partition("_")[0] for id, queued in queue.items() if tag in queued.name}
+
+
+@contextlib.contextmanager
+def _hold_signals() -> Iterator[None]:
+    """Have Ctrl-C, and SIGTERM, come after the block.
+
+    What the block starts does not see them at all. A second Ctrl-C insists.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    with StopSignals(*numbers) as signals:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if signals.has_come():
+        raise KeyboardInterrupt
 
 
 def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
@@ -416,11 +466,11 @@ def copy_code(folder: Path) -> Path:
     return copy
 
 
-def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
+def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = None) -> list[Job]:
     """The last job of each unit whose work it has not done.
 
-    While Slurm does not answer their state is unknown. Where this is not `patient` SlurmError is
-    raised instead.
+    The queue is asked for where it is not given. While Slurm does not answer their state is
+    unknown.
     """
     folder = find_notes(suite, store)
     notes: dict[str, dict[str, Any]] = {}  # by the id of a job
@@ -433,14 +483,13 @@ def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     units_by_job: dict[str, list[str]] = defaultdict(list)
     for unit, id in last_jobs.items():
         units_by_job[id].append(unit)
-    queue: dict[str, Queued] = {}
     is_silent = False
-    if notes:
+    if queue is None:
+        queue = {}
         try:
-            queue = commands.ask_queue({note["user"] for note in notes.values()})
+            if notes:
+                queue = _ask_queue(folder)
         except SlurmError as error:
-            if not patient:
-                raise
             logging.warning("%s: what follows is from the records alone", error)
             is_silent = True
     logs = {id: commands.find_log(folder / notes[id]["user"], id) for id in units_by_job}
@@ -510,12 +559,11 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 
     Raises SlurmError as `list_jobs` does.
     """
-    user = getpass.getuser()
-    arrays = {note["id"] for note in read_notes(find_notes(suite, store)) if note["user"] == user}
-    if not arrays:
-        return []
-    # all that was noted, also reports of earlier calls, which no unit's last job is
-    ids = [id for id in commands.ask_queue({user}) if id.partition("_")[0] in arrays]
+    folder = find_notes(suite, store)
+    queue = commands.ask_queue({getpass.getuser()})
+    # also reports of earlier calls, which no unit's last job is
+    arrays = _find_tagged(folder, queue) | {note["id"] for note in read_notes(folder)}
+    ids = [id for id in queue if id.partition("_")[0] in arrays]
     commands.cancel(dict.fromkeys(id.partition("_")[0] for id in ids))
     return ids
 

@@ -27,7 +27,9 @@ WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 HALTED = ("SUSPENDED", "STOPPED")
 OF_SUBMITIT = "submitit "  # how its own lines in a job's log begin
 # of squeue, each with what ends it
-COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"
+COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|,Name:|"
+# in what commands say where the controller gives no answer
+SILENCES = ("timed out", "Unable to contact", "Zero Bytes", "onnection ")
 ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
 
 
@@ -47,6 +49,7 @@ class Queued:
     detail: str = ""
     node: str = ""
     restarts: int = 0
+    name: str = ""
 
 
 def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
@@ -59,18 +62,18 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
     )
     jobs = {}
     for line in answer.splitlines():
-        id, state, reason, node, restarts, _ = line.split("|")
+        id, state, reason, node, restarts, name = line.split("|", 5)
+        word = "running"
+        detail = state.lower() if state in HALTED else ""
         if state in WAITING:
+            word = "waiting"
             detail = reason.replace("None", "")
             # Slurm sets a time before which a job that is queued again does not begin
             if restarts != "0" and reason == "BeginTime":
                 detail = "Slurm starts it again soon"
             elif "held" in reason.lower():
                 detail = f"{reason}: Slurm holds it until `scontrol release {id}`"
-            jobs[id] = Queued("waiting", detail, node, int(restarts))
-        else:
-            detail = state.lower() if state in HALTED else ""
-            jobs[id] = Queued("running", detail, node, int(restarts))
+        jobs[id] = Queued(word, detail, node, int(restarts), name)
     return jobs
 
 
@@ -137,10 +140,14 @@ def ask(*command: str, patience: float = PATIENCE) -> str:
         ) from None
     if process.returncode:
         message = process.stderr.decode(errors="replace").strip()
-        raise SlurmError(
-            f"`{' '.join(command)}` failed: {message}; repair what Slurm names, and try again"
-        )
+        cure = "wait" if is_silence(message) else "repair what Slurm names"
+        raise SlurmError(f"`{' '.join(command)}` failed: {message}; {cure}, and try again")
     return process.stdout.decode(errors="replace")
+
+
+def is_silence(message: str) -> bool:
+    """Whether a command failed as the controller gave no answer."""
+    return any(word in message for word in SILENCES)
 
 
 @contextlib.contextmanager
@@ -172,10 +179,10 @@ def submit(
 ) -> str:
     """Submit an array that does each of the tasks, or a job for the only one.
 
-    Returns its id. Raises Refusal.
+    Returns its id. Raises Refusal, and SlurmError where Slurm may have taken it all the same.
     """
     import submitit
-    from submitit.core.utils import FailedJobError
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
         executor = submitit.SlurmExecutor(logs, python=python)
@@ -185,8 +192,14 @@ def submit(
     try:
         with name_in_errors(logs), outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
             jobs = executor.map_array(do, tasks)
-    except FailedJobError as error:
-        raise Refusal(str(error).strip()) from None
+    except (FailedJobError, FailedSubmissionError) as error:
+        message = str(error).strip()
+        if "error:" in message and not is_silence(message):
+            raise Refusal(message) from None
+        raise SlurmError(
+            f"sbatch gave no clear answer ({message}), and its jobs may have been submitted: wait, "
+            "and call `run` again, which ends these and submits them anew; `cancel` ends them, too"
+        ) from None
     return str(jobs[0].job_id).partition("_")[0]
 
 
