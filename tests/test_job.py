@@ -241,3 +241,48 @@ def test_a_job_finds_what_a_suite_calls_from_where_it_was_submitted(tmp_path, mo
         unit: Any = Signalled([])
         Task((unit,), gpus=False, exclusive=True, folder=folder, sources=SOURCES)()
         assert Signalled.places[-1] == seen
+
+
+@dataclass
+class Noted(Signalled):
+    """Work that is noted by its name; it fails, or gets a signal."""
+
+    name: str = ""
+    fails: bool = False
+
+    def __call__(self, worker: Worker) -> None:
+        self.done.append(self.name)
+        if self.fails:
+            raise KeyError(self.name)
+        super().__call__(worker)
+
+
+def test_of_several_units_of_a_job_one_that_fails_stops_no_other(monkeypatch, capsys) -> None:
+    """Oracle: by hand: all are done, and the first error is the job's; a signal that one did not
+    see stops the job before the next.
+    """
+    monkeypatch.setattr(Signalled, "done", [])
+    work: Any = (
+        Noted([], name="a", fails=True),
+        Noted([], name="b", fails=True),
+        Noted([], name="c"),
+    )
+    with pytest.raises(KeyError, match="a"):
+        Task(work, gpus=False, exclusive=True, folder=Path.cwd(), sources=SOURCES)()
+    assert [word for word in Signalled.done if len(word) == 1] == ["a", "b", "c"]
+    assert "b  failed: " in capsys.readouterr().err
+    monkeypatch.setattr(Signalled, "done", [])
+    monkeypatch.setattr(commands, "ask", lambda *command: "PreemptTime=None")
+    work = (Noted([], name="d"), Noted([], name="e"))
+    monkeypatch.setattr(
+        Noted,
+        "__call__",
+        lambda unit, worker: (
+            Signalled.done.append(unit.name),
+            os.kill(os.getpid(), signal.SIGTERM),
+        ),
+    )
+    with pytest.raises(SystemExit) as ended:
+        Task(work, gpus=False, exclusive=True, folder=Path.cwd(), sources=SOURCES)()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert Signalled.done == ["d"]

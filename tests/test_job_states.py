@@ -191,8 +191,8 @@ def test_what_is_next_does_jobs_again_that_are_no_runs(
     assert tiny.call("run") == 0
     assert tiny.submit("--set", TABLES) == 0
     for kinds, ending, more in (
-        (["measure", "report"], "KeyError: 'x'", ["--retry-failed"]),
-        (["measure", "report"], CANCELLED, []),
+        (["score", "report"], "KeyError: 'x'", ["--retry-failed"]),
+        (["score", "report"], CANCELLED, []),
         (["report"], "KeyError: 'x'", ["--retry-failed"]),
     ):
         if kinds == ["report"]:

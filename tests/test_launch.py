@@ -70,7 +70,7 @@ mail_user = "me@example.org"
     )
     assert all(f"#SBATCH --{word}\n" in scripts["prepare"] for word in (*prepare, "signal=USR2@30"))
     assert "module load x" in scripts["prepare"] and "--mem=" not in scripts["prepare"]
-    for kind in ("train", "score", "measure", "report"):
+    for kind in ("train", "score", "report"):
         assert (
             "#SBATCH --account=gpu-hours\n" in scripts[kind]
             and "#SBATCH --mem=64GB\n" in scripts[kind]
@@ -109,9 +109,6 @@ gpus_per_node = "a100:4"
 constraint = "nvlink"
 [slurm.score]
 constraint = "any"
-[slurm.measure]
-partition = "cpu2"
-gpus_per_node = 0
 """
     slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
     told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
@@ -119,7 +116,6 @@ gpus_per_node = 0
     assert {kind: tuple(asks.get(key) for key in keys) for kind, asks in told.items()} == {
         "prepare": ("cpu", "low", None, None, 1, 1),
         "score": ("gpu", "low", "any", "gpu:a100:1", 1, 1),
-        "measure": ("cpu2", "low", "nvlink", None, 1, 1),
         "report": ("cpu", "low", None, None, 1, 1),
     }
 

@@ -5,6 +5,7 @@ tests/test_slurm.py has a real one.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
 from tests.support.fake_slurm import FakeSlurm
-from tests.support.suite_folder import SuiteFolder, write_suite_of_two
+from tests.support.suite_folder import ROWS, SuiteFolder, write_suite_of_two, write_task
 
+TABLES = 'tables=["representational_similarity"]'
 NO_ANSWER = "Unable to contact slurm controller (connect failure)"
 
 
@@ -148,3 +150,72 @@ def test_a_silent_controller_is_waited_for() -> None:
         commands.ask("sh", "-c", f"echo 'slurm_load_jobs error: {NO_ANSWER}' >&2; exit 1")
     assert NO_ANSWER in str(failure.value)
     assert "repair" not in str(failure.value)
+
+
+METHODS = ("naive", "er", "ewc", "mas", "agem", "elle", "logit_kd", "derpp", "pnn")
+
+
+def test_the_jobs_of_270_runs(tiny: SuiteFolder) -> None:
+    """Oracle: by hand: 9 methods, 5 settings and 6 seeds, of which 5 x 6 share their first stage,
+    are trained by a job each, and all scores and measures of a run are one more. They were 1,171,
+    as the models after two stages of a run and after each shared one were jobs of their own, and
+    the measures of a run.
+    """
+    rows = []
+    for rate in (1, 2, 3, 4, 5):
+        rates = f'set = {{ "training.learning_rate" = {rate}e-4 }}'
+        rows += [f'{{ name = "{name}-{rate}", method = "{name}", {rates} }}' for name in METHODS]
+    tiny.write(*rows, tasks=write_task(tiny.folder))
+    text = tiny.file.read_text().replace('stages = "last"', 'stages = "every"')
+    size = "{ layers = 2, hidden_size = 16 }"
+    sky = f'{{ name = "sky", train = ["{tiny.texts}/sea.jsonl"] }}'
+    text = text.replace(f"{size}]", f"{size}, {size}]").replace("\n]\nrows", f"\n  {sky},\n]\nrows")
+    text = text.replace("amount = [40, 200]", "amount = 5").replace(
+        "methods = []", "methods = []\nseeds = [0, 1, 2, 3, 4, 5]"
+    )
+    tiny.file.write_text(text)
+    plan = tiny.plan({"tables": ["representational_similarity"]})
+    assert len(plan.states) == 270
+    lines = "\n".join(of_slurm.describe(plan))
+    jobs = re.findall(r"^  (\w+): (\d+) jobs", lines, re.MULTILINE)
+    assert jobs[2:] == [("stages", "30"), ("train", "270"), ("score", "270"), ("report", "1")]
+    assert len(plan.waves[-1].units) == 870
+
+
+def test_a_run_is_scored_after_its_own_training(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: by hand, of arrays of at most four jobs of two runs: tasks with equal numbers have
+    the same runs, the last rows first. What has no such array waits for all that trains it.
+    """
+    slurm.largest = 4
+    tiny.write(*ROWS, slurm="runs_per_job = 2", tasks=write_task(tiny.folder))
+    text = tiny.file.read_text()
+    tiny.file.write_text(text.replace("methods = []", "methods = []\nseeds = [0, 1, 2, 3, 4]"))
+    assert tiny.submit("--set", TABLES) == 0
+    waves = [wave for wave in tiny.waves() if wave["kind"] in ("train", "score")]
+    shapes = [(wave["kind"], [len(task) for task in wave["units"]]) for wave in waves]
+    assert shapes == [
+        ("train", [2, 2, 2, 2]),
+        ("train", [2]),
+        ("score", [4, 4, 4, 4]),
+        ("score", [4]),
+    ]
+    names: dict[str, str] = {}  # of runs, by the ids of their units
+    for state in tiny.plan().states:
+        name = state.config.label
+        ids = (f"train-{state.config.id}", f"{{}}-{state.planned[-1]}")
+        names |= {id.format(kind): name for id in ids for kind in ("score", "measure")}
+    tasks = [[{names[unit] for unit in task} for task in wave["units"]] for wave in waves]
+    assert tasks[:2] == tasks[2:]
+    assert tasks[0][0] == {"er-s3", "er-s4"}
+    assert tasks[1] == [{"naive-s0", "naive-s1"}]
+    texts = [slurm.arrays[wave["id"]].text for wave in waves[2:]]
+    first, second = waves[0]["id"], waves[1]["id"]
+    assert f"--dependency='aftercorr:{first}?afterany:{first}'\n" in texts[0]
+    assert f"--dependency=afterany:{second}\n" in texts[1]
+    report = slurm.arrays[tiny.waves()[-1]["id"]]
+    assert {*report.after} == {*slurm.arrays} - {tiny.waves()[-1]["id"]}
+    slurm.end([job for job in slurm.jobs if job.startswith(waves[2]["id"])])
+    assert tiny.submit("--set", TABLES) == 0
+    [again] = [wave for wave in tiny.waves()[-2:] if wave["kind"] == "score"]
+    assert len(again["units"]) == 4
+    assert {first, second} <= {*slurm.arrays[again["id"]].after}

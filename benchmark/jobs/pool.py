@@ -138,7 +138,7 @@ class StopSignals(contextlib.ExitStack):
         super().__init__()
         self.came: list[int] = []
         self._numbers = numbers
-        self._at_once = at_once
+        self.at_once = at_once
 
     def has_come(self) -> bool:
         return bool(self.came)
@@ -153,7 +153,7 @@ class StopSignals(contextlib.ExitStack):
         if number == signal.SIGINT and number in self.came:
             raise KeyboardInterrupt
         self.came.append(number)
-        if self._at_once:
+        if self.at_once:
             raise Stopped
 
 

@@ -1,6 +1,6 @@
 """The plan of a suite: the units of work that its tables still need, as a list of waves.
 
-prepare -> stages that runs share -> runs -> scores -> measures -> report. A wave begins when the
+prepare -> stages that runs share -> runs -> scores and measures -> report. A wave begins when the
 one before has ended, however that was: whoever needs a missing result makes it. There is no other
 order. No torch here.
 """
@@ -95,8 +95,7 @@ class Plan:
             Wave("prepare", self._plan_texts()),
             Wave("prepare", self._plan_tasks()),
             *self._plan_training(),
-            Wave("score", self._plan_scores()),
-            Wave("measure", self._plan_measures()),
+            Wave("score", [*self._plan_scores(), *self._plan_measures()]),
         ]
         return [wave for wave in waves if wave.units]
 

@@ -127,8 +127,8 @@ class FakeSlurm:
         if len(self.jobs) + max(1, len(numbers)) > self.most:
             raise FailedJobError("sbatch: error: AssocMaxSubmitJobLimit")
         id = str(100 + len(self.arrays))
-        after = flags.get("dependency", "").removeprefix("afterany:").split(":")
+        after = dict.fromkeys(re.findall(r"\d+", flags.get("dependency", "")))
         self.arrays[id] = Submitted(
-            tuple(numbers), int(cap or 1), tuple(filter(None, after)), text, Path(script).parent
+            tuple(numbers), int(cap or 1), tuple(after), text, Path(script).parent
         )
         return f"Submitted batch job {id}"

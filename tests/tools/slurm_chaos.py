@@ -68,7 +68,7 @@ RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
 MOST = 20  # jobs of a user at a time
 LONG = 1500  # documents of a text that takes a while, and words of each
 AGAIN = 10.0  # seconds between two calls of `run`, while it is left with some
-OTHERS = ("prepare", "score", "measure", "report")  # kinds of jobs that do not train
+OTHERS = ("prepare", "score", "report")  # kinds of jobs that do not train
 SLOW_REPORT = """
 
 write_at_once = write_report

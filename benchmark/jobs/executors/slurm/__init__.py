@@ -1,10 +1,11 @@
 """Slurm: each wave is an array of jobs, by submitit, that waits for the one before.
 
-It waits however that one ends. The suite's folder has a file for each submitted array, written
-under a lock, and a later call leaves out work under way. Nothing depends on the process that
-submitted. Units with resources of their own are an array of their own. An array has as many tasks
-as the cluster allows, and a task as many runs as `runs_per_job`. What is in Slurm's queue is under
-way. How a job ended that is not in it is in the files that it left.
+It waits however that one ends. What scores a run waits for this run alone. The suite's folder has a
+file for each submitted array, written under a lock, and a later call leaves out work under way.
+Nothing depends on the process that submitted. Units with resources of their own are an array of
+their own. An array has as many tasks as the cluster allows, and a task as many runs as
+`runs_per_job`. What is in Slurm's queue is under way. How a job ended that is not in it is in the
+files that it left.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -194,12 +196,17 @@ def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
 
 
 def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
-    """The units of each job: several where they train and the suite says so."""
-    size = 1
-    if kind in TRAINS:
-        size = request.resolve("train").runs_per_job
-    starts = range(0, len(units), size)
-    return [tuple(units[start : start + size]) for start in starts]
+    """The units of each job: those of a run, or of several runs where the suite says so.
+
+    Suites name the rows of larger models last. Their jobs come first, and none is alone at the end.
+    """
+    runs: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        runs[unit.config.id].append(unit)
+    groups = list(runs.values())[::-1]
+    size = 1 if kind in ("prepare", "report") else request.resolve("train").runs_per_job
+    starts = range(0, len(groups), size)
+    return [tuple(chain(*groups[start : start + size][::-1])) for start in starts]
 
 
 def _name_cure(refusal: str, kind: str) -> str:
@@ -218,6 +225,8 @@ class Submission:
         self.plan = plan
         self.folder = find_notes(plan.suite, plan.survey.store)
         self.sent: list[str] = []  # ids of arrays
+        self._arrays: dict[str, str] = {}  # kinds of those that others may wait for
+        self._runs: dict[str, list[set[str]]] = {}  # by array, those that each job of it trains
         self.refused: list[str] = []  # which jobs, and why
         self.why_no_more = ""  # why Slurm takes no more
 
@@ -240,31 +249,36 @@ class Submission:
             _make_own(self._logs)
             self._code = copy_code(self.plan.runs / "code")
             self._largest = commands.ask_largest_array()
+            self._arrays = self._find_awaited(jobs)
             rest = 0
-            previous_arrays: list[str] = []
             for wave in [*waves, self.plan.report]:
-                if wave.kind == "report" and self.refused and not self.sent:
+                kind = wave.kind
+                if kind == "report" and self.refused and not self.sent:
                     raise SlurmError(f"nothing is submitted, as Slurm refused {self.refused[0]}")
-                order = ORDER.index(wave.kind)
+                # stages may go on from those of the wave before
+                order = ORDER.index(kind) + (kind in ("prepare", "stages"))
                 dependencies = [
-                    job.id.partition("_")[0]
-                    for job in jobs
-                    if self._is_awaited(job) and ORDER.index(job.kind) < order
+                    id for id, other in self._arrays.items() if ORDER.index(other) < order
                 ]
-                dependencies += previous_arrays
-                sent_count = len(self.sent)
                 for request, units in _group_by_request(self.plan, wave):
-                    rest += self._send_all(wave, request, units, dependencies)
-                previous_arrays = self.sent[sent_count:] or previous_arrays
+                    if kind == "score":
+                        rest += self._send_scores(request, units, dependencies)
+                    else:
+                        tasks = _divide(kind, request, units)
+                        rest += self._send_all(kind, request, tasks, dependencies)
             return rest
 
-    def _is_awaited(self, job: Job) -> bool:
-        """Whether a job is under way that the suite needs as it is now."""
+    def _find_awaited(self, jobs: Iterable[Job]) -> dict[str, str]:
+        """The kinds of arrays under way that the suite needs as it is now, by their ids."""
         keys: set[str] = set()
         for state in self.plan.states:
             keys |= {state.config.id, *state.planned}
-        is_needed = any(unit.partition("-")[2] in keys for unit in job.units)
-        return job.is_under_way and (is_needed or job.kind == "prepare")
+        arrays = {}
+        for job in jobs:
+            is_needed = any(unit.partition("-")[2] in keys for unit in job.units)
+            if job.is_under_way and (is_needed or job.kind == "prepare"):
+                arrays[job.id.partition("_")[0]] = job.kind
+        return arrays
 
     def _lacks_report(self, jobs: Sequence[Job]) -> bool:
         """Whether the report is still to be submitted.
@@ -277,18 +291,38 @@ class Submission:
             return True
         return bool(notes and notes[-1]["kind"] != "report")
 
-    def _send_all(
-        self, wave: Wave, request: Slurm, units: Sequence[Unit], dependencies: Sequence[str]
+    def _send_scores(
+        self, request: Slurm, units: Sequence[Unit], dependencies: Sequence[str]
     ) -> int:
-        """Submit units with equal requests as arrays, as far as the cluster takes them.
+        """Submit what scores runs, after the jobs that train these.
 
-        Returns how many are left.
+        Returns how many units are left.
         """
-        tasks = _divide(wave.kind, request, units)
+        rest = 0
+        for array, jobs in self._runs.items():
+            tasks = [tuple(unit for unit in units if unit.config.id in runs) for runs in jobs]
+            rest += self._send_all("score", request, tasks, [array])
+            units = [unit for unit in units if not any(unit.config.id in runs for runs in jobs)]
+        # runs that are trained, or that jobs of earlier calls train
+        others = [id for id in dependencies if id not in self.sent or self._arrays[id] == "prepare"]
+        return rest + self._send_all("score", request, _divide("score", request, units), others)
+
+    def _send_all(
+        self,
+        kind: Kind,
+        request: Slurm,
+        tasks: Sequence[tuple[Unit, ...]],
+        dependencies: Sequence[str],
+    ) -> int:
+        """Submit jobs with equal requests as arrays, as far as the cluster takes them.
+
+        Returns how many units are left.
+        """
+        tasks = [task for task in tasks if task]
         while tasks and not self.why_no_more:
             piece = tasks[: self._largest]
             try:
-                self._send(wave.kind, request, piece, list(dict.fromkeys(dependencies)))
+                self._send(kind, request, piece, dependencies)
                 tasks = tasks[len(piece) :]
             except Refusal as error:
                 is_full = any(limit in str(error) for limit in LIMITS)
@@ -302,7 +336,7 @@ class Submission:
                 elif is_full:
                     self.why_no_more = str(error)
                 else:  # others may ask for what there is
-                    cure = _name_cure(str(error), wave.kind)
+                    cure = _name_cure(str(error), kind)
                     self.refused.append(
                         f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}"
                     )
@@ -347,6 +381,9 @@ class Submission:
             array = commands.submit(self._logs, python, parameters, Task.__call__, work)
             _write_note(self.folder, array, kind, unit_ids)
         self.sent.append(array)
+        self._arrays[array] = kind
+        if kind == "train":
+            self._runs[array] = [{unit.config.id for unit in task} for task in tasks]
         order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
         if len(dependencies) > 3:
             order += f" and {len(dependencies) - 3} more"
@@ -366,6 +403,10 @@ class Submission:
         parameters["job_name"] = f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
         if dependencies:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
+        for array in dependencies:
+            # a task begins as soon as that of its runs has ended well, or the array in any way
+            if 1 < len(tasks) == len(self._runs.get(array, ())):
+                parameters["dependency"] = f"aftercorr:{array}?afterany:{array}"
         code = shlex.quote(str(self._code))
         setup = [
             *parameters["setup"],

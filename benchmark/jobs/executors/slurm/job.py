@@ -25,6 +25,7 @@ import torch
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
+from benchmark import cancel
 from benchmark.cancel import Stopped, Taken
 from benchmark.errors import UserError
 from benchmark.files import write_json
@@ -62,9 +63,9 @@ class Behind(Exception):
 class Task:
     """One job, or one task of an array.
 
-    Its processes do its units together, or `side_by_side` of them at a time. When its time is over,
-    or another job takes its node, it saves and queues itself again. Where another job trains what
-    it needs next it queues itself behind that.
+    Its processes do its units one after the other, or `side_by_side` at a time. When its time is
+    over, or another job takes its node, it saves and queues itself again. Where another job trains
+    what it needs next it queues itself behind that.
     """
 
     units: tuple[Unit, ...]
@@ -105,7 +106,7 @@ class Task:
                         "check driver and torch"
                     )
                 with join() as world:
-                    self._work(Worker(world, waits=False))
+                    self._work(Worker(world, waits=False), signals)
         except Behind as behind:
             if place.rank == 0:
                 _queue_again(job.job_id, behind.args)
@@ -116,21 +117,32 @@ class Task:
             return
         sys.exit(0)  # submitit would note that the work is done
 
-    def _work(self, worker: Worker) -> None:
-        """Do the units.
+    def _work(self, worker: Worker, signals: StopSignals) -> None:
+        """Do the units. One that fails stops no other, and its error is raised at the end.
 
-        Raises Behind where all that is left waits for other jobs.
+        Raises Behind where what is left waits for other jobs.
         """
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
             work_through(self.units, self._make_slots(), leave)
             return
-        [unit] = self.units
-        try:
-            unit(worker)
-        except Taken:
-            _leave_to_owners(self.units, worker.world)
-            unit(dataclasses.replace(worker, waits=True))
+        errors = []
+        for unit in self.units:
+            cancel.check()
+            signals.at_once = not unit.polls
+            try:
+                try:
+                    unit(worker)
+                except Taken:
+                    _leave_to_owners([unit], worker.world)
+                    unit(dataclasses.replace(worker, waits=True))
+            except (Stopped, Behind):
+                raise
+            except Exception as error:
+                print(f"{unit.name}  failed: {error}", file=sys.stderr)
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _make_slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.

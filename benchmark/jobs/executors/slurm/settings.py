@@ -11,7 +11,7 @@ from benchmark.settings.base import Settings, validate
 from benchmark.settings.units import UNITS
 
 # of jobs, each with a section of its own
-KINDS = ("prepare", "train", "score", "measure", "report")
+KINDS = ("prepare", "train", "score", "report")
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
 NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
 OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
@@ -19,7 +19,7 @@ Gpus = NonNegativeInt | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 def find_section(kind: str) -> str:
-    return "train" if kind == "stages" else kind
+    return {"stages": "train", "measure": "score"}.get(kind, kind)
 
 
 class JobKind(Settings):
@@ -64,7 +64,7 @@ class JobKind(Settings):
     runs_per_job: PositiveInt = Field(
         1,
         description="runs that a training job trains, each process by itself the next that nobody "
-        "has",
+        "has, and that a job scores",
     )
     setup: tuple[str, ...] = Field(
         (), description="shell commands before the job, e.g. 'module load cuda'"
@@ -102,8 +102,9 @@ class Slurm(JobKind):
 
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
     train: JobKind = Field(JobKind(), description="of those that train")
-    score: JobKind = Field(JobKind(), description="of those that score a model on tasks")
-    measure: JobKind = Field(JobKind(), description="of those that measure what figures need")
+    score: JobKind = Field(
+        JobKind(), description="of those that score a run's models, and measure what figures need"
+    )
     report: JobKind = Field(JobKind(), description="of those that render tables and figures")
 
     @model_validator(mode="after")
@@ -168,12 +169,12 @@ class Slurm(JobKind):
     def resolve(self, kind: str) -> Slurm:
         """The settings of one kind of job: what its section says, over `[slurm]`.
 
-        Jobs with models follow training's. `score` and `measure` have one GPU, of the kind that
-        training has, if their section does not name others.
+        Jobs with models follow training's. `score` has one GPU, of the kind that training has, if
+        its section does not name others.
         """
         base = self
         section = getattr(self, find_section(kind)).model_dump()
-        if kind in ("score", "measure"):
+        if kind == "score":
             train = self.resolve("train")
             single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
             base = train.model_copy(
