@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -228,3 +229,17 @@ def _add_content(total: Any, path: Path) -> None:
     with path.open("rb") as file:
         while part := file.read(2**22):
             total.update(part)
+
+
+def make_own_folder(folder: Path) -> None:
+    """Make a folder from which jobs load pickles.
+
+    Raises UserError where others can put something there.
+    """
+    folder.mkdir(mode=0o755, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(
+            f"{folder} may be written by others, and jobs load pickles from there: look into it, "
+            f"then `chmod go-w {folder}` if all of it is yours, else give another --runs"
+        )

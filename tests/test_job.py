@@ -8,13 +8,13 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from benchmark import cancel
 from benchmark.errors import UserError
+from benchmark.jobs import pool
 from benchmark.jobs.executors.slurm import commands, job
 from benchmark.jobs.executors.slurm.job import TIME_OVER, Task
 from benchmark.jobs.pool import StopSignals
@@ -200,19 +200,11 @@ def test_cores_of_a_job(monkeypatch) -> None:
     """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned but
     on a whole node.
     """
-    monkeypatch.setattr(job, "list_physical_cores", lambda: [(core,) for core in range(8)])
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
-    steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
-    seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
-    slots = Task((steps,), False, False, Path(), SOURCES, side_by_side=2)._make_slots()
+    monkeypatch.setattr(pool, "list_physical_cores", lambda: [(core,) for core in range(8)])
+    slots = pool.share_job(2, 2, is_alone=False)
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    assert [
-        slot.cores
-        for slot in Task((seconds,), False, True, Path(), SOURCES, side_by_side=2)._make_slots()
-    ] == [
-        (0, 1, 2, 3),
-        (4, 5, 6, 7),
-    ]
+    whole = pool.share_job(2, 2, is_alone=True)
+    assert [slot.cores for slot in whole] == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
 def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:

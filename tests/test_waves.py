@@ -261,7 +261,7 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
     told = capsys.readouterr().out
-    assert ": 4 units " in told and "slurm.runs_per_job" in told and len(slurm.jobs) == 4
+    assert ": 4 units\n" in told and "slurm.runs_per_job" in told and len(slurm.jobs) == 4
     assert (
         tiny.submit("--seeds", "0,1") == 2 and "AssocMaxSubmitJobLimit" in capsys.readouterr().err
     )

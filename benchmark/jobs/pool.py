@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -111,6 +111,22 @@ def make_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[
     return slots
 
 
+def share_job(count: int, core_count: int, is_alone: bool) -> list[Slot]:
+    """Equal shares of the GPUs that this process sees, and of so many cores (0: of all).
+
+    They are pinned to cores, unless there are more of them than it may use and it is not alone.
+    """
+    from benchmark.models.devices import find_accelerators
+
+    cores = list_physical_cores()
+    _, gpus = find_accelerators()
+    slots = make_slots(count, cores, gpus)
+    if core_count and sum(map(len, cores)) > core_count and not is_alone:
+        threads = max(1, core_count // count)
+        slots = [replace(slot, cores=(), threads=threads) for slot in slots]
+    return slots
+
+
 def list_physical_cores() -> list[tuple[int, ...]]:
     """The cores that this process may use; logical ones that share a physical one are together."""
     groups: dict[str, list[int]] = {}
@@ -155,6 +171,22 @@ class StopSignals(contextlib.ExitStack):
         self.came.append(number)
         if self.at_once:
             raise Stopped
+
+
+@contextlib.contextmanager
+def hold_signals(*numbers: int) -> Iterator[None]:
+    """Have signals that ask to stop come after the block, as KeyboardInterrupt.
+
+    Programs that the block starts do not see them at all. A second Ctrl-C insists.
+    """
+    with StopSignals(*numbers) as signals:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if signals.has_come():
+        raise KeyboardInterrupt
 
 
 def work_through(

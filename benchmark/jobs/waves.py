@@ -8,10 +8,11 @@ order. No torch here.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from benchmark.downstream.tasks import find_missing_baselines, list_scored_stage
 from benchmark.downstream.zero_shot import check_before_training
 from benchmark.errors import UserError
 from benchmark.jobs import executors
+from benchmark.jobs.executors import Job
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.work import (
     Kind,
@@ -87,6 +89,19 @@ class Plan:
         if self.retry_failed:
             return []
         return [state for state in self.states if state.state == "failed"]
+
+    @cached_property
+    def _keys(self) -> set[str]:
+        """What units of the suite as it is now make: runs and models of stages."""
+        keys: set[str] = set()
+        for state in self.states:
+            keys |= {state.config.id, *state.planned}
+        return keys
+
+    def needs(self, job: Job) -> bool:
+        """Whether the suite, which may have been edited since, needs what a job makes."""
+        made = {unit.partition("-")[2] for unit in job.units}
+        return job.kind == "prepare" or not made.isdisjoint(self._keys)
 
     @property
     def waves(self) -> list[Wave]:
@@ -264,11 +279,29 @@ def count_by_kind(units: Iterable[Unit]) -> str:
     return ", ".join(parts)
 
 
-def drop_units(waves: Iterable[Wave], ids: Collection[str]) -> list[Wave]:
-    """Waves without the units that have these ids, such as those that are under way."""
+def drop_under_way(waves: Iterable[Wave], jobs: Iterable[Job]) -> list[Wave]:
+    """Waves without the units that jobs do, or will do."""
+    ids = {unit for job in jobs if job.is_under_way for unit in job.units}
     shortened = []
     for wave in waves:
         units = [unit for unit in wave.units if unit.id not in ids]
         if units:
             shortened.append(Wave(wave.kind, units))
     return shortened
+
+
+def group_by_run(units: Iterable[Unit], size: int) -> list[tuple[Unit, ...]]:
+    """The units of each `size` runs.
+
+    Suites name the rows of larger models last. These come first, so that none of them is alone at
+    the end. Within a group they stay last, for `pool.work_through` begins there.
+    """
+    runs: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        runs[unit.config.id].append(unit)
+    last_first = list(runs.values())[::-1]
+    groups = []
+    for start in range(0, len(last_first), size):
+        group = last_first[start : start + size][::-1]
+        groups.append(tuple(chain(*group)))
+    return groups

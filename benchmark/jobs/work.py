@@ -8,15 +8,16 @@ works with when it begins, because plans are made of units, and must not wait fo
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark.cancel import Stopped, Taken
-from benchmark.files import BEGUN
+from benchmark.files import BEGUN, write_json
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease, LeaseLost
 from benchmark.settings.suite import RunConfig, Suite, Suites
@@ -121,6 +122,33 @@ class Unit:
             if lease.is_taken():
                 return lease.read_job()
         return ""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """How many starts in a row of a job have added nothing to its units, in a file of the job."""
+
+    path: Path
+    units: Sequence[Unit]
+
+    def begin(self) -> None:
+        """Note what there is when the job first begins."""
+        if not self.path.exists():
+            self._write(0)
+
+    def count_in_vain(self) -> int:
+        """Count a start that ends, and note what there is now."""
+        note = json.loads(self.path.read_text())
+        is_in_vain = note["progress"] == self._describe_progress()
+        count = note["in_vain"] + 1 if is_in_vain else 0
+        self._write(count)
+        return count
+
+    def _write(self, count: int) -> None:
+        write_json(self.path, {"progress": self._describe_progress(), "in_vain": count})
+
+    def _describe_progress(self) -> list[list[str]]:
+        return [unit.describe_progress() for unit in self.units]
 
 
 @dataclass(frozen=True)

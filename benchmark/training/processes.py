@@ -11,14 +11,15 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -30,6 +31,7 @@ import torch
 import torch.distributed as dist
 
 from benchmark.errors import UserError
+from benchmark.files import replace_folder
 from benchmark.interpreters import standing_in_code
 from benchmark.ledger.records import Hardware, Provenance
 from benchmark.models.devices import choose_device, name_device, synchronize
@@ -269,3 +271,19 @@ def find_commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return process.stdout.strip()
+
+
+def copy_code(root: Path, names: Iterable[str], folder: Path) -> Path:
+    """A copy in `folder` of the code below `root`, for jobs that start later, or start again."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    copy = folder / find_code_version().replace("/", "_")
+    if not copy.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), replace_folder(copy) as unfinished:
+            try:
+                for name in names:
+                    shutil.copytree(root / name, unfinished / name, ignore=ignore)
+            except shutil.Error as errors:  # it goes on to the end, and has one of each file
+                raise OSError(errors.args[0][0][-1]) from None
+            (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")
+    return copy

@@ -15,32 +15,28 @@ import getpass
 import hashlib
 import json
 import logging
-import os
 import re
 import shlex
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmark.errors import UserError
-from benchmark.files import replace_folder, write_json
+from benchmark.files import make_own_folder, write_json
 from benchmark.interpreters import COMPUTES
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
-from benchmark.jobs.executors.slurm.commands import Account, Queued, Refusal, SlurmError
+from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
 from benchmark.jobs.executors.slurm.settings import KINDS, OF_ALL_ROWS, Slurm, find_section
-from benchmark.jobs.pool import StopSignals
+from benchmark.jobs.pool import hold_signals
 from benchmark.jobs.status import FAILED, name_next_step
-from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
+from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_under_way, group_by_run
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
@@ -51,7 +47,7 @@ from benchmark.settings.suite import RunConfig, Suite
 ORDER = get_args(Kind)
 PARTIAL = 3  # exit status
 # in what sbatch says of too many jobs: names of limits, and its words for MaxJobCount
-LIMITS = ("SubmitJob", "temporarily un")
+FULL = "SubmitJob|temporarily un"
 # what to lower, by what is in a limit's name, or in the words for a partition's
 KEYS = {
     "Wall|time limit is": "time",
@@ -73,6 +69,7 @@ ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of t
     r"\*\*\* JOB .* CANCELLED": ("interrupted", "its job was cancelled"),
 }
 FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # how states of a bad node begin, in accounts
+NO_ACCOUNT = ("", "", "")
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
@@ -105,8 +102,8 @@ def describe(plan: Plan) -> list[str]:
     They also say what these jobs ask for.
     """
     check_plan(plan)
-    under_way = _find_units_under_way(list_jobs(plan.suite, plan.survey.store))
-    waves = drop_units(plan.waves, under_way)
+    jobs = plan.survey.jobs
+    waves = drop_under_way(plan.waves, jobs)
     if not waves:
         return []
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
@@ -116,8 +113,9 @@ def describe(plan: Plan) -> list[str]:
             lines.append(_describe_jobs(wave.kind, request, units))
             if plan.names_units:
                 lines += [f"    {unit.name}" for unit in units]
+    under_way = sum(job.is_under_way for job in jobs)
     if under_way:
-        lines.append(f"  {len(under_way)} units are under way already")
+        lines.append(f"  {under_way} jobs are under way already")
     return lines
 
 
@@ -167,11 +165,8 @@ def execute(plan: Plan) -> int:
         ) from None
     for refusal in submission.refused:
         print(f"! Slurm refused {refusal}")
-    if submission.why_no_more:
-        print(
-            f"! Slurm took no more: {rest} units are left; `run` submits them as jobs end; "
-            f"slurm.runs_per_job asks for fewer jobs ({submission.why_no_more})"
-        )
+    if rest:
+        print(f"! not submitted: {rest} units")
     if submission.sent:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
         return PARTIAL if rest else 0
@@ -180,37 +175,26 @@ def execute(plan: Plan) -> int:
     return FAILED if plan.left_out else 0
 
 
-def _find_units_under_way(jobs: Sequence[Job]) -> set[str]:
-    """The ids of units that a job does, or will do."""
-    return {unit for job in jobs if job.is_under_way for unit in job.units}
-
-
 def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
     """The units of a wave by what they ask for."""
-    if wave.kind in ("prepare", "report"):
-        return [(Slurm.read(plan.suite.sections), list(wave.units))]
+    is_of_suite = wave.kind in ("prepare", "report")
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
-        groups[Slurm.read(unit.config.sections)].append(unit)
+        sections = plan.suite.sections if is_of_suite else unit.config.sections
+        groups[Slurm.read(sections)].append(unit)
     return list(groups.items())
 
 
 def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
-    """The units of each job: those of a run, or of several runs where the suite says so.
-
-    Suites name the rows of larger models last. Their jobs come first, and none is alone at the end.
-    """
-    runs: dict[str, list[Unit]] = defaultdict(list)
-    for unit in units:
-        runs[unit.config.id].append(unit)
-    groups = list(runs.values())[::-1]
+    """The units of each job: those of a run, or of several runs where the suite says so."""
     size = 1 if kind in ("prepare", "report") else request.resolve("train").runs_per_job
-    starts = range(0, len(groups), size)
-    return [tuple(chain(*groups[start : start + size][::-1])) for start in starts]
+    return group_by_run(units, size)
 
 
 def _name_cure(refusal: str, kind: str) -> str:
-    """What to change where Slurm refuses a kind of job, by the limit that it names."""
+    """What to do where Slurm refuses a kind of job, by the limit that it names."""
+    if re.search(FULL, refusal):
+        return "call `run` again as jobs end; slurm.runs_per_job asks for fewer jobs"
     for pattern, key in KEYS.items():
         if re.search(pattern, refusal):
             section = f"slurm.{find_section(kind)}"
@@ -228,7 +212,7 @@ class Submission:
         self._arrays: dict[str, str] = {}  # kinds of those that others may wait for
         self._runs: dict[str, list[set[str]]] = {}  # by array, those that each job of it trains
         self.refused: list[str] = []  # which jobs, and why
-        self.why_no_more = ""  # why Slurm takes no more
+        self._is_full = False  # whether Slurm takes no more jobs
 
     def submit(self) -> int:
         """Submit what is missing and not under way.
@@ -242,14 +226,19 @@ class Submission:
             # sbatch did not say that it took them, and submitit did not give them their work
             commands.cancel(_find_tagged(self.folder, queue) - noted)
             jobs = list_jobs(self.plan.suite, self.plan.survey.store, queue)
-            waves = drop_units(self.plan.waves, _find_units_under_way(jobs))
+            waves = drop_under_way(self.plan.waves, jobs)
             if not (waves or self._lacks_report(jobs)):
                 return 0
+            # torch, for which who asks for states need not wait
+            from benchmark.training.processes import copy_code
+
             self._logs = self.folder / getpass.getuser()
-            _make_own(self._logs)
-            self._code = copy_code(self.plan.runs / "code")
+            make_own_folder(self._logs)
+            self._code = copy_code(ROOT, CODE, self.plan.runs / "code")
             self._largest = commands.ask_largest_array()
-            self._arrays = self._find_awaited(jobs)
+            for job in jobs:
+                if job.is_under_way and self.plan.needs(job):
+                    self._arrays[job.id.partition("_")[0]] = job.kind
             rest = 0
             for wave in [*waves, self.plan.report]:
                 kind = wave.kind
@@ -267,18 +256,6 @@ class Submission:
                         tasks = _divide(kind, request, units)
                         rest += self._send_all(kind, request, tasks, dependencies)
             return rest
-
-    def _find_awaited(self, jobs: Iterable[Job]) -> dict[str, str]:
-        """The kinds of arrays under way that the suite needs as it is now, by their ids."""
-        keys: set[str] = set()
-        for state in self.plan.states:
-            keys |= {state.config.id, *state.planned}
-        arrays = {}
-        for job in jobs:
-            is_needed = any(unit.partition("-")[2] in keys for unit in job.units)
-            if job.is_under_way and (is_needed or job.kind == "prepare"):
-                arrays[job.id.partition("_")[0]] = job.kind
-        return arrays
 
     def _lacks_report(self, jobs: Sequence[Job]) -> bool:
         """Whether the report is still to be submitted.
@@ -319,28 +296,20 @@ class Submission:
         Returns how many units are left.
         """
         tasks = [task for task in tasks if task]
-        while tasks and not self.why_no_more:
+        while tasks and not self._is_full:
             piece = tasks[: self._largest]
             try:
                 self._send(kind, request, piece, dependencies)
                 tasks = tasks[len(piece) :]
             except Refusal as error:
-                is_full = any(limit in str(error) for limit in LIMITS)
-                if is_full and len(piece) > 1:  # the queue may have room for some
+                self._is_full = bool(re.search(FULL, str(error)))
+                if self._is_full and len(piece) > 1:  # the queue may have room for some
                     self._largest = -(-len(piece) // 2)
-                elif is_full and not self.sent:
-                    raise SlurmError(
-                        f"nothing is submitted, as Slurm takes no more: {error}; wait until jobs "
-                        "end, and call `run` again; slurm.runs_per_job asks for fewer jobs"
-                    ) from None
-                elif is_full:
-                    self.why_no_more = str(error)
-                else:  # others may ask for what there is
-                    cure = _name_cure(str(error), kind)
-                    self.refused.append(
-                        f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}"
-                    )
-                    break
+                    self._is_full = False
+                    continue
+                cure = _name_cure(str(error), kind)
+                self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}")
+                break  # others may ask for what there is
         return sum(map(len, tasks))
 
     def _send(
@@ -377,7 +346,7 @@ class Submission:
             for task in tasks
         ]
         unit_ids = [[unit.id for unit in task] for task in tasks]
-        with _hold_signals():
+        with hold_signals(signal.SIGINT, signal.SIGTERM):
             array = commands.submit(self._logs, python, parameters, Task.__call__, work)
             _write_note(self.folder, array, kind, unit_ids)
         self.sent.append(array)
@@ -436,23 +405,6 @@ def _find_tagged(folder: Path, queue: Mapping[str, Queued]) -> set[str]:
     return {id.partition("_")[0] for id, queued in queue.items() if tag in queued.name}
 
 
-@contextlib.contextmanager
-def _hold_signals() -> Iterator[None]:
-    """Have Ctrl-C, and SIGTERM, come after the block.
-
-    What the block starts does not see them at all. A second Ctrl-C insists.
-    """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    with StopSignals(*numbers) as signals:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if signals.has_come():
-        raise KeyboardInterrupt
-
-
 def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
     """Write down what was submitted; what cannot be written down is cancelled."""
     note = {
@@ -473,38 +425,6 @@ def read_notes(folder: Path) -> list[dict[str, Any]]:
     """The notes of what was submitted, array by array."""
     paths = sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_bytes()) for path in paths]
-
-
-def _make_own(folder: Path) -> None:
-    """Make a folder from which jobs load pickles.
-
-    Raises UserError where others can put something there.
-    """
-    folder.mkdir(mode=0o755, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UserError(
-            f"{folder} may be written by others, and jobs load pickles from there: look into it, "
-            f"then `chmod go-w {folder}` if all of it is yours, else give another --runs"
-        )
-
-
-def copy_code(folder: Path) -> Path:
-    """A copy of the code as it is now, for jobs that start later, or start again."""
-    from benchmark.training.processes import COMMIT_FILE, find_code_version, find_commit
-
-    ignore = shutil.ignore_patterns("__pycache__")
-    copy = folder / find_code_version().replace("/", "_")
-    if not copy.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), replace_folder(copy) as unfinished:
-            try:
-                for name in CODE:
-                    shutil.copytree(ROOT / name, unfinished / name, ignore=ignore)
-            except shutil.Error as errors:  # it goes on to the end, and has one of each file
-                raise OSError(errors.args[0][0][-1]) from None
-            (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")
-    return copy
 
 
 def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = None) -> list[Job]:
@@ -534,7 +454,7 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
             logging.warning("%s: what follows is from the records alone", error)
             is_silent = True
     logs = {id: commands.find_log(folder / notes[id]["user"], id) for id in units_by_job}
-    accounts: dict[str, Account] = {}
+    accounts: dict[str, list[str]] = {}
     without_log = [id for id, log in logs.items() if id not in queue and not log.exists()]
     if without_log and not is_silent:
         accounts = commands.ask_accounts(without_log)
@@ -542,7 +462,9 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
     for id, units in units_by_job.items():
         note = notes[id]
         log = logs[id]
-        queued = queue.get(id) or _read_ending(log, note["kind"], is_silent, accounts.get(id))
+        queued = queue.get(id) or _read_ending(
+            log, note["kind"], is_silent, accounts.get(id, NO_ACCOUNT)
+        )
         if queued.state == "done":
             continue
         job = Job(
@@ -560,7 +482,7 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
     return jobs
 
 
-def _read_ending(log: Path, kind: Kind, is_silent: bool, account: Account | None) -> Queued:
+def _read_ending(log: Path, kind: Kind, is_silent: bool, account: Sequence[str]) -> Queued:
     """The state of a job that is not in the queue, by what it left.
 
     It is unknown where Slurm was silent. `account`: what Slurm's accounts say of a job without a
@@ -571,11 +493,11 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool, account: Account | None
     if is_silent:
         return Queued("unknown", "Slurm does not answer")
     if not log.exists():
-        if account and account.state.startswith(FAILED_THERE):
-            node = account.nodes
+        state, exit_code, node = account
+        if state.startswith(FAILED_THERE):
             return Queued(
                 "failed",
-                f"failed on {node} before it could write its log ({account.exit_code}): does "
+                f"failed on {node} before it could write its log ({exit_code}): does "
                 f'{node} see this folder? Else leave it out: slurm.exclude = "{node}"',
                 node,
             )

@@ -87,17 +87,8 @@ def ask_largest_array() -> int:
     return max(1, min(map(int, sizes), default=1))
 
 
-@dataclass(frozen=True)
-class Account:
-    """What Slurm's accounts say of a job that has ended: its state, exit code and nodes."""
-
-    state: str
-    exit_code: str
-    nodes: str
-
-
-def ask_accounts(jobs: Iterable[str]) -> dict[str, Account]:
-    """The accounts of jobs that have ended, by id; none where the cluster keeps none."""
+def ask_accounts(jobs: Iterable[str]) -> dict[str, list[str]]:
+    """State, exit code and nodes of jobs that have ended, by id; none where nobody keeps them."""
     ids = ",".join(jobs)
     columns = "JobID,State,ExitCode,NodeList"
     try:
@@ -106,8 +97,8 @@ def ask_accounts(jobs: Iterable[str]) -> dict[str, Account]:
         return {}
     accounts = {}
     for line in answer.splitlines():
-        id, state, exit_code, nodes = line.split("|")
-        accounts[id] = Account(state, exit_code, nodes)
+        id, *account = line.split("|")
+        accounts[id] = account
     return accounts
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -28,13 +27,12 @@ from submitit.helpers import TorchDistributedEnvironment
 from benchmark import cancel
 from benchmark.cancel import Stopped, Taken
 from benchmark.errors import UserError
-from benchmark.files import write_json
 from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.executors.slurm.settings import find_section
-from benchmark.jobs.pool import Slot, StopSignals, list_physical_cores, make_slots, work_through
-from benchmark.jobs.work import Unit, Worker
+from benchmark.jobs.pool import StopSignals, share_job, work_through
+from benchmark.jobs.work import Starts, Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
 from benchmark.training.processes import (
@@ -92,11 +90,9 @@ class Task:
         if cores:
             share = int(cores) // place.local_world_size
             torch.set_num_threads(max(1, min(torch.get_num_threads(), share)))
-        # what there was when it first began, or when its time was over last, and how many starts in
-        # a row have added nothing
-        note = job.paths.folder / f"{job.job_id}_in_vain.json"
-        if place.rank == 0 and not note.exists():
-            write_json(note, {"progress": self._describe_progress(), "in_vain": 0})
+        starts = Starts(job.paths.folder / f"{job.job_id}_in_vain.json", self.units)
+        if place.rank == 0:
+            starts.begin()
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
@@ -112,7 +108,7 @@ class Task:
                 _queue_again(job.job_id, behind.args)
         except Stopped:
             if place.rank == 0:  # it speaks for all
-                self._leave(signals, job.job_id, note)
+                self._leave(signals, job.job_id, starts)
         else:
             return
         sys.exit(0)  # submitit would note that the work is done
@@ -124,7 +120,11 @@ class Task:
         """
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
-            work_through(self.units, self._make_slots(), leave)
+            # a site may let a job's processes run on all cores, where another job may pin to the
+            # same; a whole node has none
+            core_count = int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
+            slots = share_job(self.side_by_side, core_count, self.exclusive is True)
+            work_through(self.units, slots, leave)
             return
         errors = []
         for unit in self.units:
@@ -144,26 +144,7 @@ class Task:
         if errors:
             raise errors[0]
 
-    def _make_slots(self) -> list[Slot]:
-        """Equal shares of the cores and GPUs that Slurm gave this job.
-
-        They are pinned unless the site lets a job's processes run on all cores. Then another job
-        may pin to the same. A whole node has none.
-        """
-        count = self.side_by_side
-        cores = list_physical_cores()
-        _, gpus = find_accelerators()
-        slots = make_slots(count, cores, gpus)
-        job_cores = int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
-        if job_cores and sum(map(len, cores)) > job_cores and self.exclusive is not True:
-            threads = max(1, job_cores // count)
-            slots = [dataclasses.replace(slot, cores=(), threads=threads) for slot in slots]
-        return slots
-
-    def _describe_progress(self) -> list[list[str]]:
-        return [unit.describe_progress() for unit in self.units]
-
-    def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
+    def _leave(self, signals: StopSignals, job: str, starts: Starts) -> None:
         """Queue the job again where its time is over or another takes its node.
 
         Where it was cancelled it ends. Raises UserError where its time was over twice, and nothing
@@ -173,16 +154,12 @@ class Task:
             if signals.came[:1] != [TIME_OVER]:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
-            old_note = json.loads(note.read_text())
-            progress = self._describe_progress()
-            in_vain = old_note["in_vain"] + 1 if progress == old_note["progress"] else 0
-            if in_vain == IN_VAIN:
+            if starts.count_in_vain() >= IN_VAIN:
                 section = find_section(self.units[0].kind)
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: "
                     f"raise slurm.{section}.time"
                 )
-            write_json(note, {"progress": progress, "in_vain": in_vain})
         _queue_again(job)
 
 
