@@ -81,7 +81,7 @@ def test_pages_can_be_looked_through(page: Path) -> None:
 
 def test_a_first_submission_is_a_page_of_five_commands() -> None:
     """Oracle: what somebody reads before a first job: 800 words; what is typed in this order."""
-    text = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
     commands = re.findall(
         r"^python run_all\.py (\w+)", text.partition("## What you will see")[0], re.M
     )

@@ -178,7 +178,7 @@ def test_what_cannot_be_asked_for(
 
 
 def test_whole_nodes_under_a_wall_time() -> None:
-    """The rule of docs/slurm_details.md: a budget in seconds asks for whole nodes, unless
+    """The rule of docs/slurm_and_gpus.md: a budget in seconds asks for whole nodes, unless
     `exclusive = false`.
     """
     assert Slurm().takes_whole_nodes("seconds") is True
@@ -188,7 +188,7 @@ def test_whole_nodes_under_a_wall_time() -> None:
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:
-    """The rules of docs/slurm*.md: the suite's own settings win, `--set` over both; the file holds
+    """The rules of docs/slurm_and_gpus.md: the suite's own settings win, `--set` over both; the file holds
     [slurm] alone.
     """
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")

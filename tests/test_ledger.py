@@ -1,4 +1,4 @@
-"""What identifies a result, docs/how_it_works.md: what has changed must not pass as what was
+"""What identifies a result, docs/concepts.md: what has changed must not pass as what was
 trained.
 """
 

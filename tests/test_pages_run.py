@@ -49,13 +49,13 @@ NOT_RUN = {
 # Blocks that are not run, by their page and a line.
 BLOCKS_NOT_RUN = {
     (
-        "starting_from_a_model.md",
+        "models.md",
         'start = "meta-llama/Llama-3.2-1B"',
     ): "the Hub, which asks who reads this model",
 }
 
 # Pages whose blocks another test runs.
-ELSEWHERE = {"python.md": "tests/test_python_page.py", "slurm.md": "tests/test_slurm_page.py"}
+ELSEWHERE = {"python.md": "tests/test_python_page.py", "reproduce.md": "tests/test_slurm_page.py"}
 BLOCKS = {page.name: blocks for page in PAGES if (blocks := list_blocks(page))}
 
 SMALL = "# small\n"
@@ -141,17 +141,15 @@ PLACES = {
         "domains.toml",
         f'extends = "bert_base"\nmodel.ladder = [{", ".join([RUNG] * 3)}]\n{{block}}',
     ),
-    ("downstream.md", "[[tasks]]"): Place("task.toml", EXTENDED),
-    ("downstream.md", "[tasks.dataset]"): Place(
+    ("tasks.md", "[[tasks]]"): Place("task.toml", EXTENDED),
+    ("tasks.md", "[tasks.dataset]"): Place(
         "dataset.toml", 'extends = "bert_base"\n[[tasks]]\nname = "mnli"\ndomain = "wb"\n{block}'
     ),
-    ("downstream.md", "[finetuning]"): Place("finetuning.toml", EXTENDED),
-    ("downstream.md", "[evaluate]"): Place("asking.toml", EXTENDED),
-    ("slurm_details.md", "[[rows]]"): Place("rows.toml", EXTENDED),
-    ("slurm_details.md", "[slurm]"): Place("many.toml", EXTENDED),
-    ("starting_from_a_model.md", "path/to/model"): Place(
-        "start.toml", 'extends = "mine.toml"\n{block}'
-    ),
+    ("tasks.md", "[finetuning]"): Place("finetuning.toml", EXTENDED),
+    ("tasks.md", "[evaluate]"): Place("asking.toml", EXTENDED),
+    ("slurm_and_gpus.md", "[[rows]]"): Place("rows.toml", EXTENDED),
+    ("slurm_and_gpus.md", "[slurm]"): Place("many.toml", EXTENDED),
+    ("models.md", "path/to/model"): Place("start.toml", 'extends = "mine.toml"\n{block}'),
     ("your_own_text.md", 'title = "letters, news, recipes"'): Place("mine.toml"),
     ("your_own_text.md", "document_mask"): Place("masked.toml"),
     ("your_own_text.md", "on_error"): Place("skipping.toml"),
@@ -249,13 +247,13 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
         write_lines(project / "notes/1.jsonl", [{"text": text} for text in texts])
         write_lines(project / "more/1.jsonl.gz", [{"text": text} for text in texts])
         write_lines(project / "held_out.jsonl", [{"text": text} for text in texts])
-    elif page == "downstream.md":
+    elif page == "tasks.md":
         for split in ("train", "dev", "test"):
             rows: list[dict[str, object]] = [{"text": text, "label": text[:3]} for text in texts]
             write_lines(project / f"tasks/chemprot/{split}.jsonl.gz", rows)
         (project / "my_tasks").mkdir()
         (project / "my_tasks/mine.yaml").write_text("task: mine\n")
-    elif page == "starting_from_a_model.md":
+    elif page == "models.md":
         (project / "path/to").mkdir(parents=True)
         (project / "path/to/model").symlink_to(project / "base")
     elif page == "growth.md":

@@ -1,4 +1,4 @@
-"""What docs/slurm.md shows is typed as it stands, on a cluster with the partitions and GPUs'
+"""What docs/reproduce.md shows is typed as it stands, on a cluster with the partitions and GPUs'
 feature that it names.
 """
 
@@ -52,7 +52,7 @@ def test_the_page_runs_on_a_cluster(site: None, tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     submits = ""
-    for block in list_blocks(ROOT / "docs/slurm.md"):
+    for block in list_blocks(ROOT / "docs/reproduce.md"):
         if block.language == "toml":
             text = block.text
             for words, replacement in REPLACED.items():

@@ -1,6 +1,6 @@
 """Whether a record is of a run as its settings, its texts and its method are now.
 
-All that reads a result asks here. No torch here. docs/how_it_works.md has the list. A run's id says
+All that reads a result asks here. No torch here. docs/concepts.md has the list. A run's id says
 its settings and its seed. The keys of its stages say the rest, and records have what these are
 hashes of, so that "not this run's" is a difference that one can read.
 """

@@ -246,7 +246,7 @@ class Training(Settings):
         False,
         description="spread weights, gradients and moments over the processes (FSDP2), and compute "
         "activations again in the backward pass: for models that no GPU holds; "
-        "docs/starting_from_a_model.md",
+        "docs/models.md",
     )
     checkpoint_seconds: Annotated[float, NOTHING] = Field(
         600, gt=0, description="at most so much training is lost by a kill"
