@@ -4,8 +4,8 @@
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search, API pages and the reports of all studies
 # make slurm-demo, make slurm-chaos    docs/slurm_and_gpus.md: a real Slurm cluster on this machine
-# make gpu-check    docs/gpu.md: in eight minutes, all that is to be known of this machine's GPU, or of several
-# make chaos   docs/reliability.md: kills at random in each kind of work of each method, two hundred runs side by side, a
+# make gpu-check    docs/slurm_and_gpus.md: in eight minutes, all that is to be known of this machine's GPU, or of several
+# make chaos   tests/TRIALS.md: kills at random in each kind of work of each method, two hundred runs side by side, a
 #              disk that fails at each of its operations, and slurm-chaos
 PYTHON ?= python3
 VENV := .venv

@@ -29,6 +29,7 @@ OUTSIDE = {
     "README.md": "index.md",
     "results/README.md": "results.md",
     "CONTRIBUTING.md": "contributing.md",
+    "tests/TRIALS.md": "trials.md",
 }
 OUTSIDE |= {"results/small_models_begun_well/details.md": "study_details.md"}
 REPORTS = tempfile.TemporaryDirectory()
@@ -39,7 +40,8 @@ def on_files(files: Any, config: Any) -> Any:
     folder.
     """
     for source, page in OUTSIDE.items():
-        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        text = (ROOT / source).read_text(encoding="utf-8")
+        text = re.sub(r"\]\((\.\./)*docs/", "](", text)
         for name, target in OUTSIDE.items():
             text = text.replace(f"]({name})", f"]({target})")
         text = text.replace(
@@ -51,14 +53,14 @@ def on_files(files: Any, config: Any) -> Any:
     }
     for name in sorted(named):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
-    pages = {page.relative_to(REPORTS.name).as_posix(): page for page in render_reports()}
-    for name, page in pages.items():
-        files.append(File.generated(config, name, abs_src_path=str(page)))
-    lines = [f"- [{name.removesuffix('/index.html')}]({name})" for name in pages]
-    text = "\n".join(
-        ["# All tables and figures", "", *lines, "", "Rendered from the records in `results/`."]
-    )
-    files.append(File.generated(config, "reports.md", content=text))
+    lines = ["# All tables and figures", "", "Rendered from the records in `results/`."]
+    for study, pages in render_reports().items():
+        lines += ["", f"## {study.replace('_', ' ').capitalize()}", ""]
+        for title, page in pages.items():
+            name = page.relative_to(REPORTS.name).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(page)))
+            lines.append(f"- [{title}]({name})")
+    files.append(File.generated(config, "reports.md", content="\n".join(lines)))
     return files
 
 
@@ -69,14 +71,17 @@ def on_post_build(config: Any) -> None:
     shutil.copytree(REPORTS.name, config.site_dir, dirs_exist_ok=True)
 
 
-def render_reports() -> list[Path]:
-    """The page of each suite in results/ that has records; where only links are checked (CI) that
-    of the demo.
+def render_reports() -> dict[str, dict[str, Path]]:
+    """For each study in results/ the pages of its suites that have records, by the suite's title.
+
+    Where only links are checked (CI) that of the demo.
     """
-    pages, studies = [], "demo" if os.environ.get("CI") == "true" else "*"
+    studies = "demo" if os.environ.get("CI") == "true" else "*"
+    reports: dict[str, dict[str, Path]] = {}
     for study in sorted(path.parent for path in (ROOT / "results").glob(f"{studies}/records")):
         out = Path(REPORTS.name, "results", study.name)
         archives = read_archives(study)
+        pages = reports[study.name] = {}
         for suite, configs in methods.load_study_runs(study):
             with (
                 tempfile.TemporaryDirectory() as scratch,
@@ -85,14 +90,14 @@ def render_reports() -> list[Path]:
                 records = lay_out(archives, Path(scratch), [suite.name]).root
                 if load_runs(records, suite.name):
                     report.write_report([(suite, configs)], records, out)
-                    pages.append(out / suite.name / "index.html")
-    return pages
+                    pages[suite.title] = out / suite.name / "index.html"
+    return reports
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
     for name, target in OUTSIDE.items():
-        markdown = markdown.replace(f"](../{name})", f"]({target})")
+        markdown = markdown.replace(f"](../{name}", f"]({target}")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", FIGURE.sub(r"\1", markdown), flags=re.S)
     linked = [
         re.sub(r"(?<![\w/\[])(?<!\]\()docs/(\w+)\.md", r"[docs/\1.md](\1.md)", part)

@@ -1,5 +1,5 @@
 """How often a scorecard is wrong and an interval misses its mean, simulated: the tables of
-docs/statistics.md.
+docs/appendix_statistics.md.
 
 python -m docs.verdict_tables
 

@@ -7,7 +7,7 @@ blocks, and only they learn. The paper adds its blocks once; here each stage add
 of the stages before, which are frozen too.
 
 Where blocks normalise their sums (BERT) a copy comes close to computing nothing; see
-docs/growth.md.
+docs/appendix_growth.md.
 """
 
 from __future__ import annotations

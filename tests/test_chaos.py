@@ -1,4 +1,4 @@
-"""`make chaos` in small: kills of a run, and of several side by side (docs/reliability.md)."""
+"""`make chaos` in small: kills of a run, and of several side by side (tests/TRIALS.md)."""
 
 from __future__ import annotations
 

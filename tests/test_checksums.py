@@ -110,7 +110,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(
     name: str, damage: str, tiny: TinyRuns
 ) -> None:
-    """The rule of docs/reliability.md: every reader compares checksums. The error names the file
+    """The rule of docs/concepts.md: every reader compares checksums. The error names the file
     and a cure.
     """
     run = tiny.make_run(tiny.make_config(), "run")
@@ -129,7 +129,7 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
 def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
-    """The rule of docs/reliability.md. `status`, which reads no ids, sees those that are cut or
+    """The rule of docs/concepts.md. `status`, which reads no ids, sees those that are cut or
     missing, too.
     """
     config, store = tiny.make_config(), Store(tiny.folder / "run")
@@ -151,7 +151,7 @@ def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRun
 
 
 def test_a_damaged_tokenizer_is_not_used(tiny: TinyRuns) -> None:
-    """The rule of docs/reliability.md: one flipped bit in the middle of the file is enough."""
+    """The rule of docs/concepts.md: one flipped bit in the middle of the file is enough."""
     [path] = (tiny.folder / "data").glob("tokenizers/*/tokenizer.json")
     whole = path.read_bytes()
     flip(path, 8 * (len(whole) // 2))

@@ -297,8 +297,8 @@ def test_truncated_and_damaged_archives_are_errors(tmp_path, name: str) -> None:
 
 
 def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) -> None:
-    """The rule of docs/data.md: `.zst` needs the extra `zstd`, which this test makes impossible to
-    import.
+    """The rule of docs/your_own_text.md: `.zst` needs the extra `zstd`, which this test makes
+    impossible to import.
     """
     path = write(tmp_path / "a.txt.zst", b"x")
     monkeypatch.setitem(sys.modules, "zstandard", None)

@@ -50,7 +50,7 @@ def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
 
 
 def test_all_parts_together_take_eight_minutes_at_most() -> None:
-    """The oracle is docs/gpu.md, which says eight minutes at most."""
+    """The oracle is docs/slurm_and_gpus.md, which says eight minutes at most."""
     assert sum(most for _, most in PARTS.values()) <= 480
 
 

@@ -188,8 +188,8 @@ def test_whole_nodes_under_a_wall_time() -> None:
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:
-    """The rules of docs/slurm_and_gpus.md: the suite's own settings win, `--set` over both; the file holds
-    [slurm] alone.
+    """The rules of docs/slurm_and_gpus.md: the suite's own settings win, `--set` over both. The
+    file holds [slurm] alone.
     """
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
     load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')

@@ -37,6 +37,8 @@ REPLACED = {
 
 # Commands that are not run, by their beginning, and why.
 NOT_RUN = {
+    "source .venv/bin/activate": "each line here has a shell of its own, which has .venv's python",
+    "python run_all.py check er": "adding_a_method.md checks a method of its own",
     "make test": "it would run itself",
     "make check": "it checks this code, and not what it does; .ci/run calls it",
     ".venv/bin/python -m pytest": "it would run tests in a test",
@@ -125,7 +127,6 @@ class Side(LifelongMethod):
 # Where blocks go whose page does not say it in the paragraph before, by their page and a part of
 # them.
 PLACES = {
-    ("README.md", "class ER"): Place("methods/er.py", then=TRAINING.format(name="er")),
     ("adding_a_method.md", "[options.l2_sp]"): Place(
         "weak.toml", 'extends = "bert_base"\nmethods = ["l2_sp"]\n{block}'
     ),
@@ -137,28 +138,26 @@ PLACES = {
         "my_package/pyproject.toml",
         then="python run_all.py run bert_base --set training.optimizer=radam",
     ),
-    ("data.md", "domains = ["): Place(
-        "domains.toml",
-        f'extends = "bert_base"\nmodel.ladder = [{", ".join([RUNG] * 3)}]\n{{block}}',
-    ),
     ("tasks.md", "[[tasks]]"): Place("task.toml", EXTENDED),
     ("tasks.md", "[tasks.dataset]"): Place(
         "dataset.toml", 'extends = "bert_base"\n[[tasks]]\nname = "mnli"\ndomain = "wb"\n{block}'
     ),
     ("tasks.md", "[finetuning]"): Place("finetuning.toml", EXTENDED),
-    ("tasks.md", "[evaluate]"): Place("asking.toml", EXTENDED),
+    ("tasks.md", "[evaluate]"): Place("asking.toml", EXTENDED, then=""),
+    ("tasks.md", "task: colours"): Place(
+        "tasks/colours.yaml", then="python run_all.py run asking.toml --dry-run"
+    ),
     ("slurm_and_gpus.md", "[[rows]]"): Place("rows.toml", EXTENDED),
     ("slurm_and_gpus.md", "[slurm]"): Place("many.toml", EXTENDED),
-    ("models.md", "path/to/model"): Place("start.toml", 'extends = "mine.toml"\n{block}'),
-    ("your_own_text.md", 'title = "letters, news, recipes"'): Place("mine.toml"),
+    ("your_own_text.md", 'title = "manuals, changes, books"'): Place("mine.toml"),
+    ("your_own_text.md", "ORGANISATION/DATASET"): Place(
+        "domains.toml",
+        f'extends = "bert_base"\nmodel.ladder = [{", ".join([RUNG] * 3)}]\n{{block}}',
+    ),
     ("your_own_text.md", "document_mask"): Place("masked.toml"),
     ("your_own_text.md", "on_error"): Place("skipping.toml"),
     ("your_own_text.md", "weight = "): Place("mixed.toml"),
     ("your_own_text.md", "replay = "): Place("replaying.toml"),
-    ("your_own_text.md", "evaluate = "): Place("asking.toml", then=""),
-    ("your_own_text.md", "task: colours"): Place(
-        "tasks/colours.yaml", then="python run_all.py run asking.toml --dry-run"
-    ),
 }
 
 
@@ -226,24 +225,20 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
     """The files that a reader of the page has."""
     texts = list_texts()
     if page == "README.md":
-        (project / "FOLDER").symlink_to("runs")
+        for name in ("letters", "news"):
+            write_lines(project / f"texts/{name}/all.jsonl", [{"text": text} for text in texts])
     elif page == "your_own_text.md":
-        write_lines(project / "texts/letters/all.jsonl", [{"body": text} for text in texts])
+        write_lines(project / "texts/manuals/all.jsonl", [{"page": text} for text in texts])
         write_lines(
-            project / "texts/news/2024.jsonl.gz", [{"text": f"news {text}"} for text in texts]
+            project / "texts/changes/2024.jsonl.gz", [{"text": f"change {text}"} for text in texts]
         )
-        for folder in ("recipes", "wiki"):
+        for folder in ("books", "wiki"):
             (project / "texts" / folder).mkdir()
         for number in range(40):
-            (project / f"texts/recipes/{number}.txt").write_text(f"recipe {texts[number]}\n")
+            (project / f"texts/books/{number}.txt").write_text(f"book {texts[number]}\n")
         pd.DataFrame({"text": [f"wiki {text}" for text in texts]}).to_parquet(
             project / "texts/wiki/1.parquet"
         )
-        write_lines(
-            project / "tasks/questions.jsonl",
-            [{"question": "red", "choices": ["green", "one"], "answer": 0}],
-        )
-    elif page == "data.md":
         write_lines(project / "notes/1.jsonl", [{"text": text} for text in texts])
         write_lines(project / "more/1.jsonl.gz", [{"text": text} for text in texts])
         write_lines(project / "held_out.jsonl", [{"text": text} for text in texts])
@@ -251,18 +246,10 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
         for split in ("train", "dev", "test"):
             rows: list[dict[str, object]] = [{"text": text, "label": text[:3]} for text in texts]
             write_lines(project / f"tasks/chemprot/{split}.jsonl.gz", rows)
-        (project / "my_tasks").mkdir()
-        (project / "my_tasks/mine.yaml").write_text("task: mine\n")
-    elif page == "models.md":
-        (project / "path/to").mkdir(parents=True)
-        (project / "path/to/model").symlink_to(project / "base")
-    elif page == "growth.md":
-        run("python run_all.py run SUITE --methods naive --out trained", project)
-        run(
-            "python run_all.py export runs/suites/SUITE/naive-*.jsonl CHECKPOINT --prompt none",
-            project,
+        write_lines(
+            project / "tasks/questions.jsonl",
+            [{"question": "red", "choices": ["green", "one"], "answer": 0}],
         )
-        write_lines(project / "FILE.jsonl", [{"text": text} for text in texts])
 
 
 def make_small(project: Path) -> None:

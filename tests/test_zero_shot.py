@@ -38,7 +38,7 @@ def write_questions(folder: Path) -> str:
     """
     [task] = re.findall(
         r"```yaml\n(.*?)```",
-        (Path(__file__).parents[1] / "docs" / "your_own_text.md").read_text(),
+        (Path(__file__).parents[1] / "docs" / "tasks.md").read_text(),
         re.S,
     )
     (folder / "tasks").mkdir()

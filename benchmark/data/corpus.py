@@ -1,7 +1,7 @@
 """Documents of a domain, one after the other, whatever they come from.
 
-Memory does not grow with the corpus. docs/data.md says which problems are errors, and which texts
-are counted and skipped.
+Memory does not grow with the corpus. docs/your_own_text.md says which problems are errors, and
+which texts are counted and skipped.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ python -m tests.tools.gpu_check [--name NAME] [--stand-in]
 
 Each part is a process of its own with a limit of its own, and has what earlier ones left of theirs:
 one that fails, or takes too long, costs the others nothing. docs/gpu_results/NAME.json holds what
-came out, and docs/gpu.md a table of all files there. `--stand-in` does all of it with tiny models,
-on the device of tests/support/other_device.py, or on the CPU where that cannot serve; nothing of it
-is kept.
+came out, and tests/TRIALS.md a table of all files there. `--stand-in` does all of it with tiny
+models, on the device of tests/support/other_device.py, or on the CPU where that cannot serve;
+nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tests.support import other_device, processes
 from tests.tools.trainer_speed import measure_trainer_speed
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "docs" / "gpu_results", ROOT / "docs" / "gpu.md"
+RESULTS, PAGE = ROOT / "docs" / "gpu_results", ROOT / "tests" / "TRIALS.md"
 KILLS = (3, 8, 14)  # steps of two stages of ten
 DOUBLE, SINGLE = (
     1e-6,
