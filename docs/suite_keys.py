@@ -20,16 +20,58 @@ INTRODUCTION = """\
 
 <!-- rendered by `python -m docs.suite_keys`; change the settings' descriptions, not this page -->
 
-A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes
-over all of another suite: give only what differs. Paths, that of `extends` too, are relative to
-the file in which they stand. `${NAME}` in a path, and in no other text, is taken from the
-environment. A path that begins with it is as it stands there. `--set data.memory_tokens=1000` on
-the command line overrides one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this
-name; so does `set` of a row, for that row alone. A key that is not listed here is an error. The
-options of a method are the fields of its class in `methods/`.
+A suite is a TOML file in `benchmark/suites/`, or anywhere.
 
-"Decides" says what another value makes new: the weights of models, the text that they read, rows of
-tables, scores of tasks, or those by fine-tuning alone. A place says only where files lie."""
+- `extends = "other"` at its top takes over all of another suite. Give only what differs.
+- Paths are relative to the suite's file. `${NAME}` in a path is read from the environment.
+- `--set data.memory_tokens=1000` on the command line overrides one key. A row's `set` does the same
+  for this row. `--set tasks.chemprot.max_epochs=2` overrides a key of the entry with this name.
+- A key that is not listed here is an error.
+- The options of a method are the fields of its class in `methods/`.
+
+Column "decides" says what another value makes new: the weights of models, the text that they read,
+the rows of tables, the scores of tasks, or only scores by fine-tuning. A place says where files
+lie."""
+
+# One for each section, which a suite that extends the demo can hold.
+EXAMPLES = {
+    "": 'methods = ["naive", "er"]',
+    "[[rows]]": 'rows = [{ name = "ER, 30%", method = "er", options = { replay = 0.3 } }]',
+    "[[domains]]": 'probes = [{ name = "json", packages = ["json"] }]',
+    "[[domains.datasets]]": (
+        'probes = [{ name = "news", datasets = [{ path = "allenai/c4", name = "realnewslike" }] }]'
+    ),
+    "[[domains.sources]]": (
+        'probes = [{ name = "mix", sources = [{ packages = ["json"], weight = 0.7 }, '
+        '{ packages = ["email"], weight = 0.3 }] }]'
+    ),
+    "[tokenizer]": 'tokenizer = { vocabulary = 1024, domains = ["python"] }',
+    "[data]": "data.memory_tokens = 100_000",
+    "[model]": "model.dropout = 0.1",
+    "[[model.ladder]]": (
+        "model.ladder = { first = { layers = 1, hidden_size = 16 }, every = 1, layers = 1, "
+        "hidden_size = 8 }"
+    ),
+    "[training]": "training = { batch_size = 16, learning_rate = 4e-3 }",
+    "[budget]": 'budget = { unit = "steps", amount = [800, 400, 400, 400, 400] }',
+    "[replay]": (
+        'probes = [{ name = "json", packages = ["json"] }]\nreplay = { text = "json", share = 0.1 }'
+    ),
+    "[[tasks]]": (
+        'tasks = [{ name = "parts", domain = "scipy", docstrings = {}, metric = "accuracy" }]'
+    ),
+    "[tasks.dataset]": (
+        'tasks = [{ name = "mnli", domain = "python", dataset = { path = "nyu-mll/glue", '
+        'name = "mnli", text_field = "premise", pair_field = "hypothesis" } }]'
+    ),
+    "[tasks.docstrings]": (
+        'tasks = [{ name = "parts", domain = "scipy", docstrings = { classes = 3 } }]'
+    ),
+    "[finetuning]": 'finetuning = { protocols = ["linear_probe"], stages = "every" }',
+    "[evaluate]": 'evaluate = { tasks = ["hellaswag"], limit = 100 }',
+    "[slurm]": 'slurm = { partition = "gpu", time = 600 }',
+    "[slurm.prepare]": 'slurm.prepare = { partition = "cpu", mem = "64GB" }',
+}
 
 TYPES = {
     "integer": "whole number",
@@ -66,8 +108,10 @@ def render() -> str:
     for place, schema in sections:
         if place == places[schema["title"]][0]:
             header = ", ".join(places[schema["title"]]) or "At the top"
-            text = "\n".join(_write_table(place, schema, sections))
-            parts.append(f"## {header}\n\n{schema['description']}\n\n{text}")
+            lines = EXAMPLES[place].splitlines()
+            example = "Example: " + ", ".join(f"`{line}`" for line in lines)
+            table = "\n".join(_write_table(place, schema, sections))
+            parts += [f"## {header}", schema["description"], example, table]
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,13 +152,13 @@ def _write_table(
     }
     same = [f"`{key}`" for key in schema["properties"] if key not in own]
     if own:
-        yield "| key | value, and its default | decides | meaning |"
-        yield "| :-- | :-- | :-- | :-- |"
+        yield "| key | value | default | decides | meaning |"
+        yield "| :-- | :-- | :-- | :-- | :-- |"
     for key, value in own.items():
         default = "required" if key in schema.get("required", ()) else _describe_default(value)
-        kind = "; ".join(filter(None, (_describe_type(value), default)))
         purpose = PURPOSES.get(f"{place.strip('[]')}.{key}".lstrip("."), "")
-        yield f"| `{key}` | {kind} | {purpose} | {value['description']} |"
+        kind = _describe_type(value)
+        yield f"| `{key}` | {kind} | {default} | {purpose} | {value['description']} |"
     if same:
         yield f"{chr(10) if own else ''}{', '.join(same)}: as in {around}."
 
@@ -149,9 +193,7 @@ def _write_number(value: float) -> str:
 def _describe_default(value: Schema) -> str:
     default = value.get("default")
     return (
-        ""
-        if default in (None, "", [], {}) or _find_section(value)
-        else f"default `{json.dumps(default)}`"
+        "" if default in (None, "", [], {}) or _find_section(value) else f"`{json.dumps(default)}`"
     )
 
 

@@ -13,7 +13,7 @@ from analysis import tables
 from benchmark.data.sampling import weigh
 from benchmark.settings.command_line import parse
 from benchmark.settings.load import load_suite
-from docs import reference
+from docs import reference, suite_keys
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -126,6 +126,14 @@ def test_a_page_of_reference_is_current(name: str) -> None:
     """Oracle: the code's own comments, docstrings and help."""
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert page == reference.PAGES[name](), "run `python -m docs.reference`"
+
+
+@pytest.mark.parametrize("section", suite_keys.EXAMPLES)
+def test_the_example_of_a_section_is_a_suites(section: str, tmp_path: Path) -> None:
+    """Oracle: the settings, which refuse a key or a value that they do not have."""
+    suite = tmp_path / "mine.toml"
+    suite.write_text(f'extends = "demo"\n{suite_keys.EXAMPLES[section]}\n')
+    load_suite(str(suite))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
