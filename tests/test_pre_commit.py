@@ -19,6 +19,6 @@ def test_each_place_that_a_hook_watches_is_there() -> None:
     patterns = [
         part for group in re.findall(r"files: \^\((.+)\)\$", content) for part in group.split("|")
     ]
-    assert len(patterns) == 3
+    assert len(patterns) == 5
     for pattern in patterns:
         assert any(re.fullmatch(pattern, file) for file in files), pattern
