@@ -1,5 +1,5 @@
 """The rooms, which of them may import which, and how long a file may be. Oracle: the tables below,
-as in docs/concepts.md.
+as in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
