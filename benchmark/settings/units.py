@@ -42,7 +42,7 @@ class Unit:
         return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
     def format(self, amount: float, gpu_seconds: float = 0) -> str:
-        """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `99.5 days of one job`."""
+        """An amount for people: `5,400 s (1:30:00, 12.0 GPU-hours)`, `99.5 days of one job`."""
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
         hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
