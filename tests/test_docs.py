@@ -61,7 +61,7 @@ def test_the_studys_table_is_that_of_its_report() -> None:
                 number = tables.format_number(float(cell["mean"]), 1)
                 numbers.setdefault(cell["Method"], []).append(number)
                 assert cell["n_seeds"] == "6"
-                most = {"AP": 1.0, "AP⁺": 1.4}[cell["column"]]
+                most = {"AP": 0.985, "AP⁺": 1.345}[cell["column"]]
                 assert float(cell["sd"]) < most  # as the page says
         expected |= numbers
     [table] = re.findall(
