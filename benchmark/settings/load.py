@@ -119,8 +119,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                     f"{', '.join(keys)}"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
-        if _decays_matrices_alone(suite, row, content):
-            content["training"]["decay"] = "matrices"
+        _set_defaults_of_recipes(suite, row, content)
         # through Suite, so that a row's overrides are held against the same rules
         content |= {"name": suite.name, "title": suite.title}
         place = f"suite {suite.name!r}, row {row.name!r}"
@@ -145,14 +144,23 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     return runs
 
 
-def _decays_matrices_alone(suite: Suite, row: Row, content: Mapping[str, Any]) -> bool:
-    """Whether a row has the default of published recipes for what decays, and not the paper's.
+def _set_defaults_of_recipes(suite: Suite, row: Row, content: Mapping[str, Any]) -> None:
+    """Give a row the defaults of published recipes, and not the paper's, where it says nothing.
 
-    Decay would pull the gains of a published model's norms to 0. `content` is the row's.
+    Decay would pull the gains of a published model's norms to 0. Muon takes maps apart, so that it
+    is the same optimizer whether they share a matrix or not. `content` is the row's.
     """
-    is_given = "decay" in suite.training.model_fields_set or "training.decay" in row.set
-    is_of_recipe = content["model"]["start"] or content["training"]["optimizer"] == "muon"
-    return bool(is_of_recipe) and not is_given
+    training = content["training"]
+    given = {*suite.training.model_fields_set}
+    given |= {key.removeprefix("training.") for key in row.set}
+    defaults = {}
+    if training["optimizer"] == "muon":
+        defaults["fused_maps"] = "apart"
+    if defaults or content["model"]["start"]:
+        defaults["decay"] = "matrices"
+    for name, value in defaults.items():
+        if name not in given:
+            training[name] = value
 
 
 class LadderRule(Settings):

@@ -233,6 +233,12 @@ class Training(Settings):
         description="which weights decay: all, as the paper's, or matrices alone: no norm, bias, "
         "embedding or prompt; with model.start, and with muon, the default is matrices",
     )
+    fused_maps: Annotated[Literal["whole", "apart"], WEIGHTS] = Field(
+        "whole",
+        description="what muon takes for a matrix where one holds several maps (query, key and "
+        "value of GPT-2, NeoX and ModernBERT, the FFN of ModernBERT): all of it, or each map; with "
+        "muon the default is apart",
+    )
     max_grad_norm: Annotated[float | None, STEPS] = Field(
         None, gt=0, description="largest gradient norm; off as in the paper"
     )

@@ -9,11 +9,15 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
+from benchmark.models import LanguageModel
+from benchmark.models.architectures import Place, list_parts
 from benchmark.settings.base import ConfigError
 from benchmark.settings.optimizers import Optimizer
 from benchmark.settings.suite import Training
@@ -22,22 +26,96 @@ from benchmark.training.shards import gather, spread
 # what torch's optimizer remembers of a parameter, by its name (`part_names`)
 Moments = dict[str, dict[str, Any]]
 Named = Sequence[tuple[str, nn.Parameter]]
+Maps = Mapping[nn.Parameter, Sequence[Place]]
+
+
+def find_maps(model: LanguageModel) -> Maps:
+    """The maps in each matrix of the layers that is not stored as one map (out, in)."""
+    maps: dict[nn.Parameter, list[Place]] = {}
+    for layer in model.architecture.find_places(model.network).layers:
+        for place in list_parts(layer):
+            if place.rows is not None or isinstance(place.module, Conv1D):
+                maps.setdefault(place.module.weight, []).append(place)
+    return maps
+
+
+@dataclass(frozen=True)
+class MapsApart:
+    """The maps in a parameter, each as a parameter (out, in) of its own for torch's optimizer."""
+
+    parameter: nn.Parameter
+    places: Sequence[Place]
+    parts: Sequence[nn.Parameter]
+
+    @classmethod
+    def make(cls, parameter: nn.Parameter, places: Sequence[Place]) -> MapsApart:
+        parts = [nn.Parameter(place.take(parameter.detach())) for place in places]
+        return cls(parameter, places, parts)
+
+    def before_step(self) -> None:
+        """Take over weights and gradient."""
+        for place, part in zip(self.places, self.parts, strict=True):
+            part.data = place.take(self.parameter.detach())
+            part.grad = None
+            if self.parameter.grad is not None:
+                part.grad = place.take(self.parameter.grad)
+
+    def after_step(self) -> None:
+        """Give the weights back."""
+        for place, part in zip(self.places, self.parts, strict=True):
+            if place.rows is not None:
+                place.put(self.parameter.detach(), part.detach())
+                part.data = part.data.new_empty(0)  # a copy, which takes memory
+            part.grad = None
+
+    def join_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The state of the parameter, from those of the parts."""
+        state = dict(states[0])
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.dim():
+                whole = torch.empty_like(self.parameter, dtype=value.dtype)
+                for place, part_state in zip(self.places, states, strict=True):
+                    place.put(whole, part_state[key])
+                state[key] = whole
+        return state
+
+    def split_state(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The state of each part, from that of the parameter."""
+        states = []
+        for place in self.places:
+            part_state = {}
+            for key, value in state.items():
+                is_matrix = isinstance(value, Tensor) and value.dim()
+                part_state[key] = place.take(value) if is_matrix else value
+            states.append(part_state)
+        return states
 
 
 class PhaseOptimizer:
     """torch's optimizers of one phase as one.
 
     Each has parameters of its own. `named` is what the phase trains, by `part_names`. `factors` are
-    those of their learning rates.
+    those of their learning rates. `maps` are those of `find_maps`, for a kind that looks at whole
+    matrices.
     """
 
     def __init__(
-        self, kind: Optimizer, named: Named, factors: Sequence[float], training: Training
+        self,
+        kind: Optimizer,
+        named: Named,
+        factors: Sequence[float],
+        training: Training,
+        maps: Maps | None = None,
     ) -> None:
         self._fit = kind.fit or fit_moments
         self._named = named
         self._optimizers: dict[nn.Parameter, torch.optim.Optimizer] = {}
         self._parts: list[torch.optim.Optimizer] = []
+        self._apart: dict[nn.Parameter, MapsApart] = {}
+        if maps and kind.needs_full_weights and training.fused_maps == "apart":
+            for _, parameter in named:
+                if parameter in maps:
+                    self._apart[parameter] = MapsApart.make(parameter, maps[parameter])
         for part in kind.parts:
             groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
             for (name, parameter), factor in zip(named, factors, strict=True):
@@ -48,7 +126,8 @@ class PhaseOptimizer:
                 continue
             settings = []
             for (factor, decays), group in groups.items():
-                setting: dict[str, Any] = {"params": group, "factor": factor}
+                parameters = [each for parameter in group for each in self._list_parts(parameter)]
+                setting: dict[str, Any] = {"params": parameters, "factor": factor}
                 if not decays:
                     setting["weight_decay"] = 0.0
                 settings.append(setting)
@@ -61,12 +140,20 @@ class PhaseOptimizer:
             for group in groups.values():
                 self._optimizers |= dict.fromkeys(group, optimizer)
 
+    def _list_parts(self, parameter: nn.Parameter) -> Sequence[nn.Parameter]:
+        """What torch's optimizer has in place of a parameter."""
+        return self._apart[parameter].parts if parameter in self._apart else [parameter]
+
     def step(self, learning_rate: float) -> None:
         """Move all parameters by their gradients."""
+        for apart in self._apart.values():
+            apart.before_step()
         for part in self._parts:
             for group in part.param_groups:
                 group["lr"] = learning_rate * group["factor"]
             part.step()
+        for apart in self._apart.values():
+            apart.after_step()
 
     def gather_moments(self) -> Moments:
         """The moments, copied only where they are sharded, and gathered.
@@ -75,7 +162,11 @@ class PhaseOptimizer:
         """
         moments = {}
         for name, parameter in self._named:
-            state = gather(self._optimizers[parameter].state.get(parameter))
+            known = self._optimizers[parameter].state
+            states = [known.get(part) for part in self._list_parts(parameter)]
+            state = gather(states[0])
+            if state and parameter in self._apart:
+                state = self._apart[parameter].join_states(states)
             if state:
                 moments[name] = state
         return moments
@@ -91,7 +182,12 @@ class PhaseOptimizer:
                 if isinstance(value, Tensor):
                     value = value.to(parameter.device, copy=True)
                 on_device[key] = value
-            self._optimizers[parameter].state[parameter] = spread(on_device, parameter)
+            known = self._optimizers[parameter].state
+            if parameter in self._apart:
+                apart = self._apart[parameter]
+                known.update(zip(apart.parts, apart.split_state(on_device), strict=True))
+            else:
+                known[parameter] = spread(on_device, parameter)
 
 
 def is_decaying_matrix(name: str, parameter: nn.Parameter) -> bool:

@@ -35,7 +35,7 @@ from benchmark.training.method import (
     get_state,
     set_state,
 )
-from benchmark.training.optimizer import Moments, PhaseOptimizer, find_rate_factors
+from benchmark.training.optimizer import Moments, PhaseOptimizer, find_maps, find_rate_factors
 from benchmark.training.processes import World
 from benchmark.training.shards import Shards, take_local_part
 from benchmark.training.stream import Stream
@@ -271,7 +271,8 @@ class Stepper:
         self.optimizer = None
         if self.phase.trains:
             kind = choose_optimizer(self.method, self.training)
-            self.optimizer = PhaseOptimizer(kind, self._named, self._factors, self.training)
+            maps = find_maps(self.model)
+            self.optimizer = PhaseOptimizer(kind, self._named, self._factors, self.training, maps)
             self.optimizer.carry_on(self._first_moments, self.inputs.model.vocabulary.size)
 
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = START) -> Tensor:

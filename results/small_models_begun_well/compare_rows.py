@@ -89,7 +89,7 @@ TABLES = {  # what is compared in which suites; each table is corrected by itsel
     "The map, growing or staying small, equal seconds": (SMALL, {"map_seconds": "36 s"}),
     "One million parameters": (LARGE, {"million": "1e14 FLOPs"}),
     "One million parameters, growing or staying small": (SMALL_OF_1M, {"million": "1e14 FLOPs"}),
-    "Muon": (LARGE, {"muon_quarter": LESS}),
+    "Muon, fused": (LARGE, {"muon_quarter": LESS}),
     "The main table": (OF_57K, {"main_full": MAIN}),
     "The main table, another order for each seed": (OF_57K, {"main_full_orders": MAIN}),
     "The main table, less": (OF_57K, {"main_quarter": LESS}),

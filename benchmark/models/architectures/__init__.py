@@ -139,6 +139,24 @@ class Place:
             return tuple(weight.shape)
         return (len(self.rows), *weight.shape[1:])
 
+    def take(self, tensor: Tensor) -> Tensor:
+        """What stands here, (out, in), of a tensor that has the shape of the module's weight.
+
+        It is a view, but for rows of a matrix that several maps share.
+        """
+        matrix = self._turn(tensor)
+        return matrix if self.rows is None else matrix[self.rows.to(tensor.device)]
+
+    def put(self, tensor: Tensor, values: Tensor) -> None:
+        """Let `take` of the tensor be these values (out, in)."""
+        rows: slice | Tensor = slice(None)
+        if self.rows is not None:
+            rows = self.rows.to(tensor.device)
+        self._turn(tensor)[rows] = values
+
+    def _turn(self, tensor: Tensor) -> Tensor:
+        return tensor.T if isinstance(self.module, Conv1D) else tensor
+
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies cost no precision."""
         weight, bias = self._tensors()

@@ -1,0 +1,150 @@
+"""Muon on matrices that hold several maps: it takes each apart, so that it is one optimizer for all
+architectures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import methods
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.instruments.conformance import make_tiny_config
+from benchmark.models.transformer import build
+from benchmark.settings.decides import describe
+from benchmark.settings.load import load_suite
+from benchmark.settings.optimizers import find_optimizer
+from benchmark.training.optimizer import PhaseOptimizer, find_maps
+from tests.support.tiny_suite import write
+
+WIDTH = 32
+HEADS = 2
+STEPS = 3
+RATE = 0.01
+Cut = Callable[[Tensor], list[Tensor]]
+
+
+def cut_neox(matrix: Tensor) -> list[Tensor]:
+    """Query, key and value of a head stand one below the other, then those of the next."""
+    by_head = matrix.view(HEADS, 3, WIDTH // HEADS, WIDTH)
+    return [by_head[:, part].reshape(WIDTH, WIDTH) for part in range(3)]
+
+
+# the maps (out, in) in a matrix of a layer, as transformers' modules read them
+FUSED: Mapping[str, Mapping[str, Cut]] = {
+    "gpt": {
+        "attn.c_attn.weight": lambda weight: [*weight.T.split(WIDTH)],
+        "mlp.c_fc.weight": lambda weight: [weight.T],
+    },
+    "gpt_neox": {"attention.query_key_value.weight": cut_neox},
+    "modernbert": {
+        "attn.Wqkv.weight": lambda weight: [*weight.split(WIDTH)],
+        "mlp.Wi.weight": lambda weight: [*weight.split(4 * WIDTH)],
+    },
+    "llama": {},
+}
+
+
+def make_model(architecture: str) -> Any:
+    torch.manual_seed(1)
+    return build(architecture, 1, WIDTH, Vocabulary(40), 12, head_size=WIDTH // HEADS)
+
+
+def make_optimizer(model: Any, **training: Any) -> PhaseOptimizer:
+    settings = {"fused_maps": "apart", "weight_decay": 0.1, **training}
+    config = make_tiny_config("naive", optimizer="muon", **settings)
+    names = model.part_names()
+    named = [(names[name], parameter) for name, parameter in model.named_parameters()]
+    rates = [1.0] * len(named)
+    return PhaseOptimizer(find_optimizer("muon"), named, rates, config.training, find_maps(model))
+
+
+def draw_gradients(model: Any, step: int) -> None:
+    """Give all parameters gradients, other ones in each step."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize("architecture", FUSED)
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+def test_each_map_is_orthogonalised_apart(architecture: str, decay: str) -> None:
+    """Oracle: torch's Muon on matrices (out, in) that the test cuts out of the weights by the
+    layout that transformers' modules read. Halfway the moments go over to a new optimizer, as when
+    a run is resumed.
+    """
+    model = make_model(architecture)
+    name_of = {parameter: name for name, parameter in model.named_parameters()}
+    cuts: dict[nn.Parameter, Cut] = {}
+    [layer] = model.architecture.layers(model.network)
+    for name, parameter in layer.named_parameters():
+        if parameter.dim() == 2:
+            cuts[parameter] = FUSED[architecture].get(name, lambda weight: [weight])
+        if name.endswith("c_proj.weight"):  # GPT-2's maps are stored (in, out)
+            cuts[parameter] = lambda weight: [weight.T]
+    assert FUSED[architecture].keys() <= dict(layer.named_parameters()).keys()
+    copies = {
+        parameter: [nn.Parameter(part.detach().clone()) for part in cut(parameter)]
+        for parameter, cut in cuts.items()
+    }
+    by_hand = torch.optim.Muon(
+        [part for parts in copies.values() for part in parts],
+        lr=RATE,
+        weight_decay=0.1,
+        momentum=0.95,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    optimizer = make_optimizer(model, decay=decay)
+    for step in range(2 * STEPS):
+        if step == STEPS:
+            moments = optimizer.gather_moments()
+            optimizer = make_optimizer(model, decay=decay)
+            optimizer.carry_on(moments, 40)
+        draw_gradients(model, step)
+        for parameter, parts in copies.items():
+            assert parameter.grad is not None
+            for part, gradient in zip(parts, cuts[parameter](parameter.grad), strict=True):
+                part.grad = gradient.clone()
+        optimizer.step(RATE)
+        by_hand.step()
+    for parameter, parts in copies.items():
+        for part, expected in zip(cuts[parameter](parameter), parts, strict=True):
+            torch.testing.assert_close(
+                part.detach(), expected.detach(), rtol=0, atol=1e-6, msg=name_of[parameter]
+            )
+
+
+@pytest.mark.parametrize(("fused", "least"), [("apart", 0.9), ("whole", 0.1)])
+def test_small_gradients_of_queries_move_as_far_as_those_of_values(
+    fused: str, least: float
+) -> None:
+    """Oracle: an orthogonal update has a size that its gradient's does not change. Taken together,
+    queries with a twentieth of the values' gradients get a third of their updates.
+    """
+    model = make_model("gpt")
+    weight = model.network.transformer.h[0].attn.c_attn.weight
+    before = weight.detach().clone()
+    draw_gradients(model, 0)
+    weight.grad[:, : 2 * WIDTH] /= 20
+    make_optimizer(model, fused_maps=fused, weight_decay=0.0).step(RATE)
+    query, key, value = (weight.detach() - before).square().mean(0).sqrt().split(WIDTH)
+    ratios = [float(part.mean() / value.mean()) for part in (query, key)]
+    assert all(least < ratio < (1.1 if fused == "apart" else 0.5) for ratio in ratios), ratios
+
+
+def test_suites_with_muon_take_maps_apart(tmp_path: Path) -> None:
+    """Oracle: the rule of docs/suite_keys.md, and ids: what says "whole" is what it was before."""
+    write(tmp_path)
+    fused = []
+    for settings in ({}, {"training.optimizer": "muon"}):
+        suite = load_suite(str(tmp_path / "tiny.toml"), settings)
+        fused.append(methods.list_runs(suite)[0].training.fused_maps)
+    assert fused == ["whole", "apart"]
+    settings = {"training.optimizer": "muon", "training.fused_maps": "whole"}
+    [run, *_] = methods.list_runs(load_suite(str(tmp_path / "tiny.toml"), settings))
+    assert "fused_maps" not in describe(run, "weights")["training"]
