@@ -27,6 +27,8 @@ import methods
 import run_all
 from analysis.study import find_header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
+from benchmark.data.tokens import Corpus
+from benchmark.instruments.checkpoints import open_folder
 from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
 from benchmark.jobs import study
 from benchmark.ledger import archive
@@ -37,6 +39,7 @@ from benchmark.models.start_model import load_start, set_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Model, RunConfig
+from benchmark.training.batch_parts import Draw
 from benchmark.training.evaluate import measure_perplexities
 from tests.support import tiny_suite
 from tests.support.small_networks import RMS_FAMILIES, network
@@ -166,6 +169,23 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path)
         expected, rel=1e-6
     )
     assert (run.corpus.domains[0].train == end).any()
+
+
+def test_masked_models_meet_no_rows_without_a_token(tmp_path: Path) -> None:
+    """Oracle: the tokenizer's largest id, by its library: the seven rows beyond are no text's. Of a
+    saved model, whose tokenizer has tokens for them too, it is the same.
+    """
+    start = published(tmp_path / "start", "bert")
+    run = TinyRuns("naive", methods.build, tmp_path).make_run(config_of("naive", start), "store")
+    largest = max(AutoTokenizer.from_pretrained(start).get_vocab().values())
+    assert run.corpus.text_vocabulary == largest + 8
+    draw = Draw(domain="new", fresh=4000)
+    tokens = run.stream.make_batch(0, draw, 0, range(4000)).tokens
+    assert int(tokens.max()) == largest
+    run.train()
+    model, tokenizer = open_folder(run.store.stage_folder(run.keys[0]) / "model")
+    saved = Corpus(tokenizer.bpe, model.vocabulary.text, (), special=tokenizer.special)
+    assert saved.token_count == run.corpus.token_count == largest + 1
 
 
 def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:

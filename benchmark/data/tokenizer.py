@@ -31,6 +31,7 @@ EOS = 2
 MASK = 3
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<mask>")
 """Token of each special id."""
+UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 BATCH = 128  # documents that a thread tokenises at once
 THREADS = min(os.cpu_count() or 1, 8)
 # threads of the library's own stay, and a process that is forked later hangs or warns
@@ -269,8 +270,11 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     pad = _pick_first(wrapped.pad_token_id, eos)
     mask = _pick_first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)
-    content = json.loads(bpe.to_str())
-    return TextTokenizer(bpe, rows, special, digest([content, rows, vars(special)]))
+    decisive = [json.loads(bpe.to_str()), rows, vars(special)]
+    if mask >= 0 and largest + 1 < rows:
+        # stages once drew from all rows: they are others
+        decisive.append("masked models draw random tokens from the tokenizer's ids")
+    return TextTokenizer(bpe, rows, special, digest(decisive))
 
 
 def _pick_first(*ids: int | None) -> Any:

@@ -36,6 +36,7 @@ from benchmark import cancel
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, Sample, find_kind
 from benchmark.data.tokenizer import (
+    UNUSED,
     Ids,
     Special,
     TextTokenizer,
@@ -138,6 +139,20 @@ class Corpus:
         """The layout for a model that has met all domains."""
         names = tuple(domain.name for domain in self.domains)
         return Vocabulary(self.text_vocabulary, names, self.special)
+
+    @cached_property
+    def token_count(self) -> int:
+        """Ids from 0 on that texts can have.
+
+        A published model may have rows beyond, which only fill its embedding up.
+        """
+        vocabulary = self.tokenizer.get_vocab()
+        ids = [
+            number
+            for token, number in vocabulary.items()
+            if number < self.text_vocabulary and not token.startswith(UNUSED)
+        ]
+        return max(ids) + 1
 
     @cached_property
     def keys(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from benchmark.data.tokenizer import Vocabulary
+from benchmark.data.tokenizer import UNUSED, Vocabulary
 from benchmark.files import replace_folder, write_checksums
 from benchmark.ledger import records
 from benchmark.ledger.store import Store
@@ -31,7 +31,6 @@ from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.transformer import (
-    UNUSED,
     find_kind,
     read_configuration,
     read_tokenizer,

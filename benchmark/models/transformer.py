@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from benchmark.data.tokenizer import Special, Vocabulary, set_plain_encoding
+from benchmark.data.tokenizer import UNUSED, Special, Vocabulary, set_plain_encoding
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, replace_folder, write_checksums
 from benchmark.models import architectures
@@ -40,7 +40,6 @@ transformers_logging.set_verbosity_error()
 
 KIND_FILES = {"progressive": "progressive.json", "extended": "modules.safetensors"}
 """The file by which the folder of a saved model is known to be of a kind."""
-UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 
 

@@ -299,7 +299,10 @@ class Stream:
     def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
         """Rows of text as a batch.
 
-        `counters` are those of the random numbers that mask it.
+        `counters` are those of the random numbers that mask it. The `</s>` between documents is
+        masked and predicted as other tokens are, unless documents are kept apart
+        (`data.document_mask`), which it shows. Random tokens are the tokenizer's, but for the first
+        four ids.
         """
         columns = np.arange(self.length)
         special = self.corpus.special
@@ -317,7 +320,7 @@ class Stream:
             places = np.sort(smallest, axis=1)
             targets = np.take_along_axis(text, places, axis=1)
             fate = draw_uniform(row_bits, 5, places)
-            choices = self.corpus.text_vocabulary - 4
+            choices = self.corpus.token_count - 4
             random_numbers = draw_uniform(row_bits, 6, places) * choices
             random_tokens = 4 + random_numbers.astype(np.int64)
             corrupted = np.where(fate < 0.9, random_tokens, targets)

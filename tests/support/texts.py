@@ -127,8 +127,9 @@ def tiny_corpus(
     def ids(count: int) -> np.ndarray:
         return random.integers(4, vocabulary, count).astype(np.uint16)
 
+    tokens = {str(number): number for number in range(vocabulary)}
     return Corpus(
-        tokenizer=tokenizers.Tokenizer(tokenizers.models.BPE()),
+        tokenizer=tokenizers.Tokenizer(tokenizers.models.BPE(tokens, [])),
         text_vocabulary=vocabulary,
         domains=tuple(
             DomainTokens(f"d{i}", f"D{i}", f"key{i}", ids(train_tokens), ids(valid_tokens), {})
