@@ -187,7 +187,7 @@ def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
         "norm_eps",
         "rms_norm_eps",
     }
-    sizes |= {"num_key_value_heads", "layer_types"}
+    sizes |= {"num_key_value_heads", "layer_types", "no_rope_layers"}
     before, after = old.config.to_dict(), new.config.to_dict()
     assert {key for key in before if before[key] != after[key]} <= sizes
     if family != "gpt2":

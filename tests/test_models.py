@@ -224,6 +224,7 @@ def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
     for architecture in list_architecture_names():
         model = small(architecture, tokenizer, prompts=True)
         batch = rows(model.vocabulary)
+        torch._dynamo.reset()  # it traces one function for so many kinds of models, and no more
         with torch.no_grad():
             traced = torch.compile(model, fullgraph=True, backend="eager")(*batch)
             torch.testing.assert_close(traced, model(*batch))
@@ -261,7 +262,9 @@ def test_scaled_weights_have_one_over_root_of_their_inputs(architecture: str) ->
         architecture, 2, 64, Vocabulary(500), sequence_length=64, head_size=16, scaled=True
     )
     places = model.architecture.find_places(model.network)
-    expected = [(places.tables[0], 64**-0.5)]
+    weight = places.tables[0].module.weight
+    assert weight.std().item() == pytest.approx(64**-0.5, rel=0.15)
+    expected = []
     for layer in places.layers:
         expected += [(layer.attention.query, 64**-0.5), (layer.ffn.up, 64**-0.5)]
         expected += [(layer.attention.output, 64**-0.5 / 2), (layer.ffn.down, 256**-0.5 / 2)]

@@ -96,7 +96,9 @@ def test_gradients_are_those_of_each_row_alone(
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
         tell = partial("{}: {}".format, name)
-        torch.testing.assert_close(ours[name], value, rtol=1e-9, atol=1e-12, msg=tell)
+        # Gemma's norms, and their gradients, are of single precision whatever the network
+        rtol, atol = (1e-4, 1e-7) if architecture == "gemma" else (1e-9, 1e-12)
+        torch.testing.assert_close(ours[name], value, rtol=rtol, atol=atol, msg=tell)
     assert all(
         parameter.requires_grad and parameter.grad is None for parameter in model.parameters()
     )

@@ -11,16 +11,10 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
 )
 
 import methods
@@ -29,71 +23,22 @@ from analysis.study import find_header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.data.tokens import Corpus
 from benchmark.instruments.checkpoints import open_folder
-from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.jobs import study
 from benchmark.ledger import archive
 from benchmark.ledger.runs import load_runs
 from benchmark.models import load
 from benchmark.models.growth import grow
-from benchmark.models.start_model import load_start, set_start_model
+from benchmark.models.start_model import load_start
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Model, RunConfig
+from benchmark.settings.suite import Model
 from benchmark.training.batch_parts import Draw
 from benchmark.training.evaluate import measure_perplexities
 from tests.support import tiny_suite
+from tests.support.published_models import config_of, published
 from tests.support.small_networks import RMS_FAMILIES, network
 from tests.support.thorough import these_of
-
-
-def published(folder: Path, kind: str, **config: Any) -> Path:
-    """A model with a tokenizer of its own: GPT-2's one special token comes last, RoBERTa's five
-    come first and last.
-    """
-    torch.manual_seed(0)
-    special = {
-        "gpt": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
-        "bert": {
-            "bos_token": "<s>",
-            "pad_token": "<pad>",
-            "eos_token": "</s>",
-            "mask_token": "<mask>",
-        },
-    }[kind]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    first = ["<s>", "<pad>", "</s>", "<unk>"] if kind == "bert" else []
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=first, initial_alphabet=alphabet, show_progress=False
-    )
-    bpe.train_from_iterator([(Path(json.__file__)).read_text()], trainer)
-    bpe.add_special_tokens(["<mask>" if kind == "bert" else "<|endoftext|>"])
-    PreTrainedTokenizerFast(tokenizer_object=bpe, **special).save_pretrained(folder)
-    rows = bpe.get_vocab_size() + 7  # published models have rows that no token uses
-    if kind == "gpt":
-        end = bpe.token_to_id("<|endoftext|>")
-        sizes = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 40}
-        GPT2LMHeadModel(
-            GPT2Config(vocab_size=rows, bos_token_id=end, eos_token_id=end, **sizes | config)
-        ).save_pretrained(folder)
-    else:
-        sizes = {
-            "num_hidden_layers": 1,
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "intermediate_size": 128,
-        }
-        sizes |= {"max_position_embeddings": 42, "type_vocab_size": 1}
-        RobertaForMaskedLM(RobertaConfig(vocab_size=rows, **sizes | config)).save_pretrained(folder)
-    return folder
-
-
-def config_of(method: str, start: Path, **model: Any) -> RunConfig:
-    tiny = make_tiny_config(method)
-    return set_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
-
 
 LARGER = [{"layers": 2, "hidden_size": 48}, {"layers": 3, "hidden_size": 64}]
 STARTED = ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_large", "scratch"]

@@ -165,7 +165,8 @@ def _rms_norm(
 ) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x = inputs.float()  # as transformers computes it, whatever the precision
     mean_square = x.square().mean(-1, keepdim=True)
-    normal = x * (mean_square + layer.variance_epsilon).rsqrt()
+    epsilon = getattr(layer, "variance_epsilon", None) or layer.eps
+    normal = x * (mean_square + epsilon).rsqrt()
     dtype = layer.weight.dtype
     normal = normal.flatten(1, -2).to(dtype)
     dy = gradient.flatten(1, -2).to(dtype)
@@ -180,6 +181,8 @@ def _rms_norm(
 def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     padding = -1 if layer.padding_idx is None else layer.padding_idx
     is_read = ids != padding
+    if hasattr(layer, "embed_scale"):  # Gemma's embeddings are multiplied
+        gradient = gradient * layer.embed_scale
 
     def compute_weight(part: slice, total: Tensor | None) -> Tensor:
         is_in_part = is_read & (ids >= part.start) & (ids < part.stop)
@@ -211,7 +214,9 @@ def find_rule(
 ) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
     """The function from a layer's inputs and the gradients of its outputs to its own.
 
-    None where it is not known. Every architecture of transformers has its own class of RMSNorm. An
-    epsilon of this name is what tells one.
+    None where it is not known. Every architecture of transformers has its own class of RMSNorm.
     """
-    return LAYERS.get(type(layer), _rms_norm if hasattr(layer, "variance_epsilon") else None)
+    if isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale"):
+        return _embedding
+    is_norm = type(layer).__name__.endswith("RMSNorm") and not isinstance(layer, nn.RMSNorm)
+    return _rms_norm if is_norm else LAYERS.get(type(layer))

@@ -158,11 +158,15 @@ def _read_start_configuration(folder: Path) -> Any:
         for key, reason in refused.items():
             if key in content:
                 raise ConfigError(f"the model in {folder} {reason}; take another")
-        architectures.find(str(content.get("model_type")))
+        architecture = architectures.find(str(content.get("model_type")))
+        with name_damage_in_errors(folder):
+            configuration = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+        architecture.check(configuration)
     except ConfigError as error:
         raise ConfigError(f"model.start: {error}") from None
-    with name_damage_in_errors(folder):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return configuration
 
 
 def _hash_content(folder: Path) -> str:

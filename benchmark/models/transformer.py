@@ -424,6 +424,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
+        record.check(network.config)
         missing = report["missing_keys"]  # what a published file has beyond them is not used here
         if missing:
             raise ValueError(f"{len(missing)} tensors are missing, e.g. {min(missing)}")

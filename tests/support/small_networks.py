@@ -19,7 +19,17 @@ FAMILIES = (
     "roberta",
     "bert",
 )  # with LayerNorms
-RMS_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+RMS_FAMILIES = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "gemma3_text",
+)
+MODULES = {"gemma3_text": "gemma3"}  # of transformers, where they are not called as the family
 CAUSAL, PRE_NORM = FAMILIES[:2], FAMILIES[:4]
 TOKENS = torch.randint(4, 23, (6, 9), generator=torch.Generator().manual_seed(5))
 
@@ -35,7 +45,9 @@ def network(
     """A network with heads of size 4 in float64, in evaluation mode, with no parameter left at its
     initial value.
 
-    Those with RMSNorm have two query heads for each key head, Qwen3's heads have size 6.
+    Those with RMSNorm have two query heads for each key head, Qwen3's and Gemma 3's heads have size
+    6. SmolLM3's last layer has no rotations. OLMo 3 and Gemma 3 have a window in all layers but the
+    last.
     """
     settings: dict[str, Any] = {
         "vocab_size": 23,
@@ -57,7 +69,7 @@ def network(
             "intermediate_size": 3 * width,
             "num_key_value_heads": width // 8,
         }
-        settings |= {"tie_word_embeddings": True} | ({"head_dim": 6} if family == "qwen3" else {})
+        settings |= {"tie_word_embeddings": True, **make_layer_settings(family, layers)}
     elif family == "gpt_neox":
         settings |= {
             "layer_norm_eps": eps,
@@ -96,6 +108,19 @@ def network(
     return model.double().eval()
 
 
+def make_layer_settings(family: str, layers: int) -> dict[str, Any]:
+    """What is special about heads and layers of a family with RMSNorm."""
+    settings: dict[str, Any] = {}
+    if family in ("qwen3", "gemma3_text"):
+        settings |= {"head_dim": 6}
+    if family == "smollm3":
+        settings |= {"no_rope_layers": [1] * (layers - 1) + [0]}
+    if family in ("olmo3", "gemma3_text"):
+        kinds = ["sliding_attention"] * (layers - 1) + ["full_attention"]
+        settings |= {"layer_types": kinds, "sliding_window": 5}
+    return settings
+
+
 @contextmanager
 def exact_norms() -> Iterator[None]:
     """Transformers' RMSNorms compute in single precision, whatever the network; here in the
@@ -105,10 +130,13 @@ def exact_norms() -> Iterator[None]:
     def forward(self: Any, hidden: Tensor) -> Tensor:
         return nn.functional.rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)
 
-    modules = [
-        getattr(getattr(transformers.models, family), f"modeling_{family}")
-        for family in RMS_FAMILIES
-    ]
+    def forward_of_gemma(self: Any, hidden: Tensor) -> Tensor:
+        return nn.functional.rms_norm(hidden, self.weight.shape, 1 + self.weight, self.eps)
+
+    modules = []
+    for family in RMS_FAMILIES:
+        name = MODULES.get(family, family)
+        modules.append(getattr(getattr(transformers.models, name), f"modeling_{name}"))
     norms = [
         value
         for module in modules
@@ -118,7 +146,7 @@ def exact_norms() -> Iterator[None]:
     originals = [norm.forward for norm in norms]
     try:
         for norm in norms:
-            norm.forward = forward
+            norm.forward = forward_of_gemma if "Gemma" in norm.__name__ else forward
         yield
     finally:
         for norm, original in zip(norms, originals, strict=True):

@@ -47,26 +47,29 @@ class Attention(Generic[T]):
     key: T
     value: T
     output: T
-    query_norm: T | None = None  # of each head
+    query_norm: T | None = None  # of each head, or of all (`Architecture.norms_all_heads`)
     key_norm: T | None = None
+    output_norm: T | None = None  # of what is added to the residual stream
 
 
 @dataclass(kw_only=True)
 class FeedForward(Generic[T]):
     """The FFN of a layer. What an architecture does not have is None."""
 
-    norm: T
+    norm: T | None = None
     up: T  # (F, D)
     down: T  # (D, F)
     # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
     gate: T | None = None
+    output_norm: T | None = None  # of what is added to the residual stream
 
 
 @dataclass(kw_only=True)
 class Layer(Generic[T]):
     """A transformer layer.
 
-    A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums.
+    A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums. Some
+    normalise what they add.
     """
 
     attention: Attention[T]
@@ -125,11 +128,13 @@ class Place:
     """Where an Affine stands in a network.
 
     `rows` are the indices of its rows in a matrix that several maps share. They are None where the
-    matrix is its own.
+    matrix is its own. The network computes with `scale` times the sum of the weight and `offset`.
     """
 
     module: nn.Module
     rows: Tensor | None = None
+    scale: float = 1.0
+    offset: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,8 +170,9 @@ class Place:
         if self.rows is not None:
             weight = weight.index_select(0, self.rows.to(weight.device))
             bias = bias[self.rows]
+        weight = weight.to("cpu", torch.float64, copy=True)
         return Affine(
-            weight=weight.to("cpu", torch.float64, copy=True),
+            weight=self.scale * (weight + self.offset),
             bias=bias.to("cpu", torch.float64, copy=True),
         )
 
@@ -177,7 +183,8 @@ class Place:
         if bias is None and affine.bias.any():
             raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
         rows: slice | Tensor = slice(None) if self.rows is None else self.rows
-        for tensor, values in ((weight, affine.weight), (bias, affine.bias)):
+        own = affine.weight / self.scale - self.offset
+        for tensor, values in ((weight, own), (bias, affine.bias)):
             if tensor is not None:
                 tensor[rows] = values.to(tensor)
 
@@ -252,7 +259,9 @@ class Architecture:
         post_norm: whether the residual stream itself is normalised.
         rms_norm: whether its norms divide by the root mean square and nothing else, else they are
             LayerNorms.
+        norms_all_heads: whether a norm of queries or keys is of all heads, else of each.
         widths: the keys of the configuration that grow with the hidden size.
+        layer_keys: those that have a value for each layer.
         epsilon: the key of its norms' epsilon.
         stack: where in its base model the list of layers is.
         unused: names of parameters that its forward pass does not read.
@@ -262,6 +271,8 @@ class Architecture:
     masked: ClassVar[bool] = False
     post_norm: ClassVar[bool] = False
     rms_norm: ClassVar[bool] = False
+    norms_all_heads: ClassVar[bool] = False
+    layer_keys: ClassVar[tuple[str, ...]] = ("layer_types",)
     widths: ClassVar[tuple[str, ...]] = ("hidden_size", "num_attention_heads", "intermediate_size")
     epsilon: ClassVar[str] = "layer_norm_eps"
     stack: ClassVar[str] = "layers"
@@ -298,10 +309,28 @@ class Architecture:
         row_mask = mask[:, None, None, :]
         return columns, row_mask.expand(-1, -1, tokens.shape[1], -1)
 
+    def see_window(self, network: Any, positions: Tensor, mask: Tensor | None) -> Tensor | None:
+        """What a decoder's sliding window leaves of the positions and the mask of `see`.
+
+        A token sees as many of the last as the configuration says, itself among them.
+        """
+        window = getattr(network.config, "sliding_window", None)
+        if not window or positions.shape[1] <= window:
+            return mask
+        distances = (positions.unsqueeze(2) - positions.unsqueeze(1)).unsqueeze(1)
+        is_near = distances < window
+        return is_near & (distances >= 0 if mask is None else mask)
+
+    def check(self, config: Any) -> None:
+        """Raises ConfigError for a network that is computed otherwise than here."""
+
+    def set_buffers(self, network: Any) -> None:
+        """Set the buffers that depend on the size of a network."""
+
     def find_modules(self, network: Any) -> Network[Any]:
         """The modules of a network.
 
-        A Place for a map that shares its module with others.
+        A Place for a map that shares its module with others, or is not what it is stored as.
         """
         raise NotImplementedError
 

@@ -1,22 +1,26 @@
-"""Llama (Touvron et al. 2023, arXiv 2302.13971), and Mistral, Qwen2 and Qwen3.
+"""Llama (Touvron et al. 2023, arXiv 2302.13971), and Mistral, Qwen2, Qwen3 and SmolLM3.
 
-Those three add windows, biases, or norms of queries and keys. New networks have as many key heads
-as query heads and a feed-forward layer of four times the hidden size, as Llama 3.2's. A published
-checkpoint keeps what its configuration says.
+Those add windows, biases, norms of queries and keys, or layers without rotations. New networks have
+as many key heads as query heads and a feed-forward layer of four times the hidden size, as Llama
+3.2's. A published checkpoint keeps what its configuration says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     MistralForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
+    SmolLM3ForCausalLM,
 )
 
 from benchmark.models.architectures import (
@@ -31,12 +35,19 @@ from benchmark.models.architectures import (
 
 
 class Llama(Architecture):
-    families = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+    families: ClassVar[tuple[type[PreTrainedModel], ...]] = (
+        LlamaForCausalLM,
+        MistralForCausalLM,
+        Qwen2ForCausalLM,
+        Qwen3ForCausalLM,
+        SmolLM3ForCausalLM,
+    )
     rms_norm = True
+    layer_keys = ("layer_types", "no_rope_layers")
     widths = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
     epsilon = "rms_norm_eps"
 
-    def make_configuration(self, shape: Shape) -> LlamaConfig:
+    def make_configuration(self, shape: Shape) -> PreTrainedConfig:
         return LlamaConfig(
             **shape.make_common_keys(),
             intermediate_size=4 * shape.hidden_size,
@@ -48,45 +59,60 @@ class Llama(Architecture):
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body = network.model
         hidden = body.embed_tokens(tokens)
-        positions, attention_mask = self.see(network, tokens, mask)
-        rotations = body.rotary_emb(hidden, positions)
+        positions, full_mask = self.see(network, tokens, mask)
+        local_mask = self.see_window(network, positions, full_mask)
+        masks = {"full_attention": full_mask, "sliding_attention": local_mask}
+        kinds = list_layer_kinds(network.config)
+        rotations = self.rotate(body, hidden, positions, kinds)
         layers = [
-            partial(layer, position_embeddings=rotations, attention_mask=attention_mask)
-            for layer in body.layers
+            partial(layer, position_embeddings=rotations[kind], attention_mask=masks[kind])
+            for layer, kind in zip(body.layers, kinds, strict=True)
         ]
         return Unrolled(hidden, layers, body.norm)
 
+    def rotate(
+        self, body: Any, hidden: Tensor, positions: Tensor, kinds: Sequence[str]
+    ) -> dict[str, Any]:
+        """The rotations of each kind of layer, for hidden states (B, T, D)."""
+        rotations = body.rotary_emb(hidden, positions)
+        return dict.fromkeys(kinds, rotations)
+
     def find_modules(self, network: Any) -> Network[Any]:
         body = network.model
-        layers = [
-            Layer(
-                attention=Attention(
-                    norm=layer.input_layernorm,
-                    query=layer.self_attn.q_proj,
-                    key=layer.self_attn.k_proj,
-                    value=layer.self_attn.v_proj,
-                    output=layer.self_attn.o_proj,
-                    query_norm=getattr(layer.self_attn, "q_norm", None),
-                    key_norm=getattr(layer.self_attn, "k_norm", None),
-                ),
-                ffn=FeedForward(
-                    norm=layer.post_attention_layernorm,
-                    up=layer.mlp.up_proj,
-                    down=layer.mlp.down_proj,
-                    gate=layer.mlp.gate_proj,
-                ),
-            )
-            for layer in body.layers
-        ]
         return Network(
-            tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head
+            tables=[body.embed_tokens],
+            layers=[self.find_layer_modules(layer) for layer in body.layers],
+            final_norm=body.norm,
+            decoder=network.lm_head,
         )
 
-    def count_positions(self, config: Any) -> int:
-        """Up to the window of attention, where there is one: no mask cuts it out here."""
-        positions = config.max_position_embeddings
-        window = getattr(config, "sliding_window", None)
-        return min(positions, window or positions)
+    def find_layer_modules(self, layer: Any) -> Layer[Any]:
+        return Layer(
+            attention=Attention(
+                norm=layer.input_layernorm,
+                query=layer.self_attn.q_proj,
+                key=layer.self_attn.k_proj,
+                value=layer.self_attn.v_proj,
+                output=layer.self_attn.o_proj,
+                query_norm=getattr(layer.self_attn, "q_norm", None),
+                key_norm=getattr(layer.self_attn, "k_norm", None),
+            ),
+            ffn=FeedForward(
+                norm=layer.post_attention_layernorm,
+                up=layer.mlp.up_proj,
+                down=layer.mlp.down_proj,
+                gate=layer.mlp.gate_proj,
+            ),
+        )
+
+
+def list_layer_kinds(config: Any) -> Sequence[str]:
+    """Whether each layer has "full_attention" or the window of "sliding_attention"."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return kinds
+    slides = getattr(config, "sliding_window", None)
+    return ["sliding_attention" if slides else "full_attention"] * config.num_hidden_layers
 
 
 ARCHITECTURE = Llama()

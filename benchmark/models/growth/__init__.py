@@ -194,7 +194,8 @@ def read_heads(config: Any) -> Heads:
     heads = config.num_attention_heads
     groups = getattr(config, "num_key_value_heads", None) or heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return Heads(size=size, groups=groups, ratio=heads // groups)
+    norms_all = architectures.find(config.model_type).norms_all_heads
+    return Heads(size=size, groups=groups, ratio=heads // groups, normed_together=norms_all)
 
 
 def find_width_step(config: Any) -> int:
@@ -219,8 +220,9 @@ def build_larger(
         if getattr(config, key, None) is not None:  # GPT-2's feed-forward size: None stands for 4 D
             setattr(config, key, getattr(config, key) * hidden_size // old_size)
     config.num_hidden_layers = len(sources)
-    if getattr(config, "layer_types", None) is not None:  # which of them attend locally
-        config.layer_types = [config.layer_types[source] for source in sources]
+    for key in architecture.layer_keys:  # which of them attend locally, and the like
+        if getattr(config, key, None) is not None:
+            setattr(config, key, [getattr(config, key)[source] for source in sources])
     setattr(config, architecture.epsilon, eps)
     family: Any = type(network)
     # its initial weights would be overwritten: drawing them takes as long as the growth
@@ -230,7 +232,8 @@ def build_larger(
     larger.tie_weights()
     for parameter in larger.parameters():
         parameter.zero_()
-    for name, buffer in network.named_buffers():  # rotations and the like, which no size changes
+    for name, buffer in network.named_buffers():  # rotations and the like
         owner, _, key = name.rpartition(".")
         larger.get_submodule(owner)._buffers[key] = buffer.clone()
+    architecture.set_buffers(larger)
     return larger

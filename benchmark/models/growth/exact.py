@@ -22,7 +22,10 @@ weights that read the new units are not zero, nor are the outputs of new heads a
 units. So the first gradient reaches the writing side of everything new, and the second one the
 rest. A norm over the units of a head (Qwen3) shares the epsilon: it is exact as well, since it
 ignores the scale of what it normalises. Queries and keys that are sqrt(S / T) times as large let it
-see the epsilon that it saw before.
+see the epsilon that it saw before. Where a norm is of all heads at once (OLMo 2), queries and keys
+of new heads read new units alone: they are zero as well, and the gain that undoes them is sqrt(S /
+T). What a layer adds may be normalised too (OLMo 2, Gemma 3): new units of it are zero, and a copy
+of such a layer adds nothing because that norm has no gain.
 """
 
 from __future__ import annotations
@@ -227,10 +230,9 @@ def silence_copies(
         attention = layer.attention
         ffn = layer.ffn
         if is_copy:
-            for linear in (attention.output, ffn.down):
-                linear.weight.zero_()
-                linear.bias.zero_()
-        if is_copy and post_norm and last_norm and attention.norm:
+            _silence(attention.output, attention.output_norm)
+            _silence(ffn.down, ffn.output_norm)
+        if is_copy and post_norm and last_norm and attention.norm and ffn.norm:
             attention.query = _absorb(last_norm, attention.query)
             attention.key = _absorb(last_norm, attention.key)
             attention.value = _absorb(last_norm, attention.value)
@@ -238,9 +240,23 @@ def silence_copies(
             attention.norm = _make_identity(attention.norm)
             ffn.norm = last_norm
         last_norm = ffn.norm
-        if copy_follows and post_norm:
+        if copy_follows and post_norm and ffn.norm:
             ffn.norm = _make_identity(ffn.norm)
         yield layer
+
+
+def _silence(linear: Affine, norm: Affine | None) -> None:
+    """Let what a map puts out, and a norm of it where there is one, be zero.
+
+    A norm of nothing would have the gradient of its epsilon, so the norm's gain is zero, but of
+    units that are zero already: these learn from their weights.
+    """
+    if norm is None:
+        linear.weight.zero_()
+        linear.bias.zero_()
+    else:
+        is_written = linear.weight.any(1) | linear.bias.bool()
+        norm.weight[is_written] = 0
 
 
 def _make_identity(norm: Affine) -> Affine:
@@ -272,9 +288,17 @@ class Padding(Width):
     def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         wide, heads = super().widen_layer(layer)
         attention = wide.attention
-        pairs = [(attention.query, attention.query_norm), (attention.key, attention.key_norm)]
-        for linear, norm in pairs:
-            if norm is not None:
+        old_rows = (layer.attention.query.shape[0], layer.attention.key.shape[0])
+        linears = (attention.query, attention.key)
+        norms = (attention.query_norm, attention.key_norm)
+        for rows, linear, norm in zip(old_rows, linears, norms, strict=True):
+            if norm is None:
+                continue
+            if self.heads.normed_together:
+                linear.weight[rows:, : self.old] = 0
+                linear.bias[rows:] = 0
+                norm.weight *= self.eta
+            else:
                 linear.weight *= self.eta
                 linear.bias *= self.eta
         return wide, heads

@@ -108,12 +108,14 @@ def plan_layers(
 class Heads:
     """The heads of attention, which have `size` units each.
 
-    `groups` are for keys, each shared by `ratio` heads of queries.
+    `groups` are for keys, each shared by `ratio` heads of queries. `normed_together` says whether
+    norms of queries and keys, if any, are of all of them, else of each.
     """
 
     size: int
     groups: int
     ratio: int = 1
+    normed_together: bool = False
 
 
 @dataclass(eq=False)
@@ -160,22 +162,36 @@ class Width:
 
         wide = Layer(
             attention=Attention(
-                norm=self.widen_norm(attention.norm.read()) if attention.norm else None,
+                norm=self._widen_inner_norm(attention.norm),
                 query=self.widen_reading(attention.query.read(), query),
                 key=self.widen_reading(attention.key.read(), key),
                 value=self.widen_reading(attention.value.read(), key),
                 output=self.widen_writing(attention.output.read(), query),
-                query_norm=attention.query_norm.read() if attention.query_norm else None,
-                key_norm=attention.key_norm.read() if attention.key_norm else None,
+                query_norm=self._widen_head_norm(attention.query_norm, query),
+                key_norm=self._widen_head_norm(attention.key_norm, key),
+                output_norm=self._widen_inner_norm(attention.output_norm),
             ),
             ffn=FeedForward(
-                norm=self.widen_norm(ffn.norm.read()),
+                norm=self._widen_inner_norm(ffn.norm),
                 up=self.widen_reading(ffn.up.read(), units),
                 down=self.widen_writing(ffn.down.read(), units),
                 gate=self.widen_reading(ffn.gate.read(), units) if ffn.gate else None,
+                output_norm=self._widen_inner_norm(ffn.output_norm),
             ),
         )
         return wide, heads.tolist()
+
+    def _widen_inner_norm(self, norm: Place | None) -> Affine | None:
+        return self.widen_norm(norm.read()) if norm else None
+
+    def _widen_head_norm(self, norm: Place | None, units: Tensor) -> Affine | None:
+        """A norm of queries or keys, whose wide units have these sources."""
+        if norm is None:
+            return None
+        old = norm.read()
+        if not self.heads.normed_together:
+            return old
+        return Affine(old.weight[units], old.bias[units])
 
     def widen_ends(
         self, old: Network[Place], new: Network[Place]

@@ -1,0 +1,95 @@
+"""Gemma 3's models of text (Gemma team 2025, arXiv 2503.19786).
+
+Attention and FFN are normalised before and after. A norm multiplies by one more than its weight,
+and the residual stream begins with embeddings times the root of the hidden size. Five of six layers
+have a window, and rotations of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedConfig
+
+from benchmark.models.architectures import Attention, FeedForward, Layer, Network, Place, Shape
+from benchmark.models.architectures.llama import Llama
+from benchmark.settings.base import ConfigError
+
+
+class Gemma(Llama):
+    families = (Gemma3ForCausalLM,)
+
+    def make_configuration(self, shape: Shape) -> PreTrainedConfig:
+        head_size = shape.hidden_size // shape.heads
+        return Gemma3TextConfig(
+            **shape.make_common_keys(),
+            num_key_value_heads=shape.heads,
+            head_dim=head_size,
+            query_pre_attn_scalar=head_size,
+            intermediate_size=4 * shape.hidden_size,
+            max_position_embeddings=shape.columns,
+            attention_dropout=shape.dropout,
+        )
+
+    def check(self, config: Any) -> None:
+        for key in ("final_logit_softcapping", "attn_logit_softcapping"):
+            if getattr(config, key) is not None:
+                raise ConfigError(
+                    f"{key} = {getattr(config, key)}: logits with a soft cap are not computed "
+                    "here; take a model without one, as Gemma 3 is"
+                )
+        if config.use_bidirectional_attention:
+            raise ConfigError(
+                "use_bidirectional_attention = true: this model predicts no next token; take the "
+                "one that it was made from"
+            )
+
+    def rotate(
+        self, body: Any, hidden: Tensor, positions: Tensor, kinds: Sequence[str]
+    ) -> dict[str, Any]:
+        return {kind: body.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
+
+    def set_buffers(self, network: Any) -> None:
+        embeddings = network.model.embed_tokens
+        embeddings.embed_scale.fill_(embeddings.scalar_embed_scale)
+
+    def find_modules(self, network: Any) -> Network[Any]:
+        """The modules, where a tied head multiplies by the embeddings that the stream begins with.
+
+        So the final norm divides by the root of the hidden size.
+        """
+        body = network.model
+        scale = body.embed_tokens.scalar_embed_scale
+        tied_scale = scale if network.config.tie_word_embeddings else 1.0
+        return Network(
+            tables=[Place(body.embed_tokens, scale=scale)],
+            layers=[self.find_layer_modules(layer) for layer in body.layers],
+            final_norm=Place(body.norm, scale=1 / tied_scale, offset=1.0),
+            decoder=Place(network.lm_head, scale=tied_scale),
+        )
+
+    def find_layer_modules(self, layer: Any) -> Layer[Any]:
+        return Layer(
+            attention=Attention(
+                norm=Place(layer.input_layernorm, offset=1.0),
+                query=layer.self_attn.q_proj,
+                key=layer.self_attn.k_proj,
+                value=layer.self_attn.v_proj,
+                output=layer.self_attn.o_proj,
+                query_norm=Place(layer.self_attn.q_norm, offset=1.0),
+                key_norm=Place(layer.self_attn.k_norm, offset=1.0),
+                output_norm=Place(layer.post_attention_layernorm, offset=1.0),
+            ),
+            ffn=FeedForward(
+                norm=Place(layer.pre_feedforward_layernorm, offset=1.0),
+                up=layer.mlp.up_proj,
+                down=layer.mlp.down_proj,
+                gate=layer.mlp.gate_proj,
+                output_norm=Place(layer.post_feedforward_layernorm, offset=1.0),
+            ),
+        )
+
+
+ARCHITECTURE = Gemma()

@@ -1,0 +1,59 @@
+"""OLMo 2 (OLMo team 2025, arXiv 2501.00656) and OLMo 3, whose layers may have a window.
+
+Attention and FFN read the residual stream as it is, and what they add is normalised. A norm of
+queries, or of keys, is of all heads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from transformers import Olmo2Config, Olmo2ForCausalLM, Olmo3ForCausalLM, PreTrainedConfig
+
+from benchmark.models.architectures import Attention, FeedForward, Layer, Shape
+from benchmark.models.architectures.llama import Llama
+
+
+class Olmo(Llama):
+    families = (Olmo2ForCausalLM, Olmo3ForCausalLM)
+    norms_all_heads = True
+
+    def make_configuration(self, shape: Shape) -> PreTrainedConfig:
+        return Olmo2Config(
+            **shape.make_common_keys(),
+            intermediate_size=4 * shape.hidden_size,
+            max_position_embeddings=shape.columns,
+            attention_dropout=shape.dropout,
+            tie_word_embeddings=True,
+        )
+
+    def rotate(
+        self, body: Any, hidden: Tensor, positions: Tensor, kinds: Sequence[str]
+    ) -> dict[str, Any]:
+        if not hasattr(body.rotary_emb, "layer_types"):  # OLMo 2
+            return super().rotate(body, hidden, positions, kinds)
+        return {kind: body.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
+
+    def find_layer_modules(self, layer: Any) -> Layer[Any]:
+        return Layer(
+            attention=Attention(
+                query=layer.self_attn.q_proj,
+                key=layer.self_attn.k_proj,
+                value=layer.self_attn.v_proj,
+                output=layer.self_attn.o_proj,
+                query_norm=layer.self_attn.q_norm,
+                key_norm=layer.self_attn.k_norm,
+                output_norm=layer.post_attention_layernorm,
+            ),
+            ffn=FeedForward(
+                up=layer.mlp.up_proj,
+                down=layer.mlp.down_proj,
+                gate=layer.mlp.gate_proj,
+                output_norm=layer.post_feedforward_layernorm,
+            ),
+        )
+
+
+ARCHITECTURE = Olmo()

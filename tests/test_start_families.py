@@ -1,0 +1,214 @@
+"""Streams that begin with the families that are published today, made small with transformers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import methods
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.instruments.conformance import ALONE, TinyRuns
+from benchmark.instruments.export import export_model
+from benchmark.ledger.runs import load_runs
+from benchmark.models import LanguageModel, load
+from benchmark.models.start_model import load_start
+from benchmark.models.transformer import load_network
+from benchmark.settings.base import ConfigError
+from benchmark.training.evaluate import measure_perplexities
+from tests.support.published_models import config_of, save_tokenizer
+
+WINDOW = 6  # rows are three times as long
+LAYER_TYPES = ["sliding_attention", "full_attention"]
+END = "<|endoftext|>"
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama 3": ("llama", {"rope_parameters": LLAMA_3, "num_key_value_heads": 2}),
+    "Mistral": ("mistral", {"sliding_window": WINDOW, "num_key_value_heads": 2}),
+    "Qwen3": ("qwen3", {"head_dim": 12, "tie_word_embeddings": True}),
+    "SmolLM3": ("smollm3", {"no_rope_layers": [1, 0], "num_key_value_heads": 2}),
+    "OLMo 2": ("olmo2", {}),
+    "OLMo 3": ("olmo3", {"sliding_window": WINDOW, "layer_types": LAYER_TYPES}),
+    "Gemma 3": (
+        "gemma3_text",
+        {
+            "sliding_window": WINDOW,
+            "layer_types": LAYER_TYPES,
+            "head_dim": 12,
+            "query_pre_attn_scalar": 20,
+            "num_key_value_heads": 2,
+        },
+    ),
+}
+
+
+def published(folder: Path, family: str, **changed: Any) -> Path:
+    """A model of two layers with random weights, none as it began, and seven rows too many."""
+    torch.manual_seed(0)
+    model_type, settings = FAMILIES[family]
+    bpe = save_tokenizer(folder, {"bos_token": END, "eos_token": END})
+    end = bpe.token_to_id(END)
+    sizes = {
+        "vocab_size": bpe.get_vocab_size() + 7,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 40,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "pad_token_id": end,
+    }
+    config = transformers.AutoConfig.for_model(model_type, **(sizes | settings | changed))
+    network = AutoModelForCausalLM.from_config(config)
+    for parameter in network.parameters():
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    network.save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def test_windows_matter_to_these_models(tmp_path: Path) -> None:
+    """By hand: without the window the logits of the same network are others."""
+    folder = published(tmp_path / "start", "Gemma 3")
+    narrow = AutoModelForCausalLM.from_pretrained(folder)
+    wide = AutoModelForCausalLM.from_pretrained(folder, sliding_window=40)
+    tokens = torch.arange(20)[None]
+    assert (narrow(tokens).logits - wide(tokens).logits).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_goes_in_and_out(family: str, tmp_path: Path) -> None:
+    """Oracles: plain transformers, on the rows of the validation text, measures the perplexity that
+    the run recorded of the untouched model; after two stages it measures on the exported model what
+    the last stage recorded, to 1e-5; it generates with it.
+    """
+    start = published(tmp_path / "start", family)
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    config = config_of("er", start)
+    run = tiny.make_run(config.model_copy(update={"domains": config.domains[:2]}), "runs")
+    run.train()
+    records = load_runs(run.store.root, "conformance")[0]
+    untouched = AutoModelForCausalLM.from_pretrained(start).eval()
+    assert records.start.perplexity == pytest.approx(measure(untouched, run), rel=1e-5)
+
+    export_model(run.store.stage_folder(run.keys[-1]), tmp_path / "out")
+    exported: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert type(exported) is type(untouched)
+    assert records.matrix[-1].perplexity == pytest.approx(measure(exported, run), rel=1e-5)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    prompt = tokenizer("def load(", return_tensors="pt")
+    said = exported.generate(**prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    assert said.shape[1] == prompt["input_ids"].shape[1] + 5
+
+
+@torch.no_grad()
+def measure(network: Any, run: Any) -> dict[str, float]:
+    """The perplexity of each domain's validation text by plain transformers."""
+    end = network.config.eos_token_id
+    length = run.config.data.text_length
+    perplexities = {}
+    for domain in run.corpus.domains:
+        text = torch.from_numpy(domain.valid.astype("int64"))
+        rows = text[: len(text) // length * length].view(-1, length)
+        logits = network(torch.cat([torch.full((len(rows), 1), end), rows], 1)).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows.flatten())
+        perplexities[domain.name] = math.exp(loss)
+    return perplexities
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_grows_exactly_in_a_stream(family: str, tmp_path: Path) -> None:
+    """Oracle: exact growth keeps the function, so with a rate of nearly nothing the last, largest
+    model measures what the untouched one did.
+    """
+    start = published(tmp_path / "start", family)
+    tiny = TinyRuns("elle_exact", methods.build, tmp_path)
+    config = config_of(
+        "elle_exact",
+        start,
+        ladder=[{"layers": 3, "hidden_size": 48}, {"layers": 4, "hidden_size": 64}],
+    )
+    training = config.training.model_copy(update={"learning_rate": 1e-12})
+    run = tiny.make_run(config.model_copy(update={"training": training}), "runs")
+    run.train()
+    assert run.config.start
+    untouched = load_start(run.config.start, run.corpus.vocabulary)
+    last = load(run.store.stage_folder(run.keys[-1]) / "model")
+    last.prompts = False
+    assert (last.layers, last.hidden_size) == (4, 64)
+    assert measure_perplexities(last, run.stream, ALONE) == pytest.approx(
+        measure_perplexities(untouched, run.stream, ALONE), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_documents_apart_have_windows_of_their_own(family: str, tmp_path: Path) -> None:
+    """Oracle: transformers' own network on each document alone, after what begins a row. Two are
+    longer than the window.
+    """
+    folder = published(tmp_path / "start", family)
+    network = load_network(folder)
+    end = network.config.eos_token_id
+    plain = AutoModelForCausalLM.from_pretrained(folder).eval()
+    special = Vocabulary(network.config.vocab_size).special
+    vocabulary = Vocabulary(
+        network.config.vocab_size, (), type(special)(bos=0, pad=end, eos=end, mask=-1)
+    )
+    model = LanguageModel(network, vocabulary).eval()
+    model.separate_documents()
+    generator = torch.Generator().manual_seed(1)
+    texts = [torch.randint(1, 300, (length,), generator=generator) for length in (11, 3, 14)]
+    begin = torch.tensor([0])
+    stop = torch.tensor([end])
+    row = torch.cat([begin, texts[0], stop, texts[1], stop, texts[2]])
+    together = compute_logits(model, row)
+    place = 1
+    for number, text in enumerate(texts):
+        # what ends a document is the first token of the next
+        alone = torch.cat([begin, text] if number == 0 else [begin, stop, text])
+        with torch.no_grad():
+            expected = plain(alone[None]).logits[0, 1:]
+        seen = together[place : place + len(expected)]
+        torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-4)
+        place += len(expected)
+
+
+@torch.no_grad()
+def compute_logits(model: LanguageModel, row: Tensor) -> Tensor:
+    return model(row[None], torch.tensor([0]), torch.arange(len(row))[None])[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"final_logit_softcapping": 30.0}, r"final_logit_softcapping = 30\.0"),
+        ({"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping = 50\.0"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ],
+)
+def test_what_is_computed_otherwise_is_refused(
+    changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """By hand: Gemma 2's soft caps and EmbeddingGemma's attention. The message must name them, and
+    where they were asked for.
+    """
+    folder = published(tmp_path / "start", "Gemma 3", **changed)
+    with pytest.raises(ConfigError, match=rf"model\.start: .*{message}"):
+        config_of("naive", folder)
+    with pytest.raises(ConfigError, match=message):
+        load_network(folder)
