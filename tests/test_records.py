@@ -77,7 +77,7 @@ def test_a_damaged_line_is_an_error_with_its_number(tmp_path, damaged: int, dama
     ("line", "place"),
     [
         ({**STAGE, "kind": "stagge"}, "stagge"),
-        ({**STAGE, "layers": 0}, "layers"),
+        ({**STAGE, "layers": -1}, "layers"),
         ({**STAGE, "key": "../x"}, "key"),
         ({**STAGE, "budget": {"unit": "steps", "amount": 0}}, "amount"),
         ({**evaluation("adapt", 1, 7.0), "step": -1}, "step"),

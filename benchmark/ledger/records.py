@@ -140,7 +140,7 @@ class StageLine(Line, tag="stage", kw_only=True):
     domain: str
     parameters: Positive
     trainable: Count
-    layers: Positive
+    layers: Count
     hidden_size: Positive
     # as the method asks for them, see Phase of benchmark.training.method
     phases: list[dict[str, Any]]

@@ -1,0 +1,101 @@
+"""Replay by loss: of many memory rows those with the largest loss are learnt.
+
+Each step draws c B rows from memory beside a batch of B new ones, and keeps the k = q c B of them
+whose mean negative log-likelihood under the model at hand is largest, over all processes. One mean
+loss over the union of new and kept rows is learnt, as in ER: with g the mean gradient of the new
+rows and m that of the kept ones, the step goes along
+
+    (B g + k m) / (B + k).
+
+Hazard et al. 2025 ("SuRe", arXiv 2511.22367) rank by the same surprise what to store; here nothing
+but the memory of the suite is stored, and the rank is taken anew in each step, as online batch
+selection does (Loshchilov and Hutter 2015, arXiv 1511.06343). The losses are charged. It is the
+example of a choice among all memory rows: `loss` sees a part of a batch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from benchmark.training.method import LifelongMethod, Multiple, Phase, Share, Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmark.training.learner import Batch, Learner
+
+
+@dataclass
+class LossReplay(LifelongMethod):
+    title = "Replay by loss"
+    group = "controls"
+    needs_full_weights = True
+    search_space: ClassVar = {"candidates": (0.5, 1.0), "kept": (0.1, 0.25, 0.5)}
+
+    candidates: Multiple = 0.5  # c: memory rows of a step, as a share of the batch
+    kept: Share = 0.25  # q: the share of them that is learnt, at least one
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt", memory_batch=self.candidates)]
+
+    def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
+        if not memory:  # the memory is empty
+            return
+        import torch
+
+        losses = torch.cat([compute_row_losses(learner, batch) for batch in memory])
+        by_process = learner.world.gather(losses.tolist())
+        everything = [loss for part in by_process for loss in part]
+        count = max(1, round(self.kept * len(everything)))
+        # of equal losses the first ones, so that each step learns equally many rows
+        order = sorted(range(len(everything)), key=everything.__getitem__, reverse=True)
+        begin = sum(len(part) for part in by_process[: learner.world.rank])
+        numbers = [row - begin for row in order[:count] if 0 <= row - begin < len(losses)]
+        gradient = learner.gradients()
+        learner.accumulate(choose_rows(memory, sorted(numbers), count))
+        new_rows = memory[0].rows / self.candidates
+        share = count / (new_rows + count)
+        for parameter, part in zip(learner.parameters, gradient, strict=True):
+            if parameter.grad is not None:
+                part.lerp_(parameter.grad, share)
+            parameter.grad = part
+
+
+def compute_row_losses(learner: Learner, batch: Batch) -> Tensor:
+    """The mean negative log-likelihood of each row of a batch, (B,), without dropout."""
+    import torch
+    import torch.nn.functional as F
+
+    from benchmark.models.devices import evaluating
+    from benchmark.models.fast_operators import at_least_fp32
+
+    with torch.no_grad(), evaluating(learner.model), learner.autocast:
+        logits = learner.model(batch.tokens, batch.domains, batch.positions)
+    losses = F.cross_entropy(
+        at_least_fp32(logits).flatten(0, 1), batch.targets.flatten(), reduction="none"
+    )
+    return losses.view_as(batch.targets).mean(1)
+
+
+def choose_rows(batches: Sequence[Batch], numbers: Sequence[int], count: int) -> list[Batch]:
+    """The rows of these numbers, of `count` that all processes choose, in batches as large.
+
+    Where there are none it is the first one without weight: each process takes part in a step.
+    """
+    import torch
+
+    size = len(batches[0].tokens)
+    chosen = []
+    for start in range(0, max(1, len(numbers)), size):
+        rows = torch.tensor(numbers[start : start + size] or [0])
+        parts = {}
+        for name in ("tokens", "domains", "positions", "targets"):
+            whole = torch.cat([getattr(batch, name) for batch in batches])
+            parts[name] = whole[rows.to(whole.device)]
+        weight = float(bool(numbers))
+        chosen.append(
+            replace(batches[0], **parts, rows=count, memory_rows=len(rows), weight=weight)
+        )
+    return chosen

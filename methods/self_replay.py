@@ -1,0 +1,112 @@
+"""Self-generated replay: where no old text is to be had, the model writes its memory itself.
+
+Marek et al. 2026, "Forgetting in language models: capacity, optimization, and self-generated
+replay", arXiv 2605.26097. Before a stage the model pi that the stage before has left draws rows x
+from its own distribution, x_t ~ pi(. | x_<t), at temperature 1 from the beginning of a row on. The
+new model theta learns
+
+    mean over new rows of -log theta(x)  +  lambda mean over the drawn rows of KL(pi || theta),
+
+the divergence at each position, as in the authors' code ("kl_pre" with generated text). They draw
+new rows all through training; here a stage draws a memory once, at its beginning, which is charged,
+and takes its rows from there. No text of earlier domains is read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmark.training.method import (
+    OWN,
+    AtLeastOne,
+    LifelongMethod,
+    NotNegative,
+    Phase,
+    Share,
+    Source,
+    Stage,
+)
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from benchmark.models import LanguageModel
+    from benchmark.training.learner import Batch, Learner
+
+
+@dataclass
+class SelfReplay(LifelongMethod):
+    title = "Self-generated replay"
+    group = "controls"
+    causal_only = True
+    needs_full_weights = True
+    search_space: ClassVar = {"strength": (0.3, 1.0, 3.0), "replay_ratio": (0.1, 0.25, 0.5)}
+
+    replay_ratio: Share = 0.25  # drawn rows beside a batch of new ones, as a share of it
+    strength: NotNegative = 1.0  # lambda
+    rows: AtLeastOne = 128  # that the model draws for a stage
+    from_start: bool = False  # in the first stage too: for a published start model
+
+    writer: Any = field(default=None, init=False)  # pi
+
+    def signature(self, stage: Stage) -> dict[str, object]:
+        if stage.first and self.from_start:
+            return {"method": "self_replay", **self.list_changed_options()}
+        return super().signature(stage)
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        if stage.first and not self.from_start:
+            return model
+        self.writer = copy.deepcopy(model).eval().requires_grad_(False)
+        length = stage.memory_rows(0).shape[1] - 1
+        self.memory = draw_rows(self.writer, self.rows, length, stage.seed)
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first and not self.from_start:
+            return [Phase("adapt")]
+        drawn = Source(OWN, self.replay_ratio, weight=self.strength)
+        return [Phase("adapt", sources=(Source("new"), drawn))]
+
+    def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+        import torch
+
+        device = generator.device
+        numbers = torch.randint(self.rows, shape[:1], generator=generator, device=device)
+        return self.memory.to(device)[numbers]
+
+    def loss(self, learner: Learner, batch: Batch) -> Tensor:
+        if batch.source == 0 or self.writer is None:
+            return super().loss(learner, batch)
+        import torch.nn.functional as F
+
+        from benchmark.models.fast_operators import at_least_fp32
+
+        log_theta, log_pi = (
+            F.log_softmax(at_least_fp32(model(batch.tokens, batch.domains, batch.positions)), -1)
+            for model in (learner.model, self.writer)
+        )
+        # the mean over rows and positions
+        return F.kl_div(
+            log_theta.flatten(0, 1), log_pi.flatten(0, 1), log_target=True, reduction="batchmean"
+        )
+
+
+def draw_rows(model: LanguageModel, rows: int, length: int, seed: int) -> Tensor:
+    """Token ids (rows, length) that a model draws from its own distribution, after `<s>`."""
+    import torch
+
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    tokens = torch.full((rows, 1), model.vocabulary.special.bos, device=device)
+    domains = torch.full((rows,), len(model.vocabulary.domains) - 1, device=device)
+    with torch.no_grad():
+        for column in range(length):
+            last = torch.full((rows, 1), column, device=device)
+            odds = model(tokens, domains, last)[:, 0].float().softmax(-1)
+            drawn = odds.multinomial(1, generator=generator)
+            tokens = torch.cat([tokens, drawn], dim=1)
+    return tokens[:, 1:]

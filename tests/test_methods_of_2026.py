@@ -1,0 +1,248 @@
+"""Methods of 2026 compute what their papers' equations say."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import methods
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.instruments.conformance import ALONE, TinyRuns
+from benchmark.models import LanguageModel, load
+from benchmark.models import build as build_model
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Size, Training
+from benchmark.training.learner import Batch, Learner
+from benchmark.training.method import Stage
+from tests.support import toy
+from tests.support.record_lines import read_stage_lines
+
+NAMES = ("zero_one_layer", "self_replay", "loss_replay")
+FULL = Size(layers=3, hidden_size=32)
+
+
+def build(name: str, options: dict[str, Any] | None = None) -> Any:
+    """The method, whose attributes of its own the tests look at."""
+    return methods.build(name, options)
+
+
+def model_of(layers: int, architecture: str = "llama") -> LanguageModel:
+    model = build_model(
+        architecture, layers, 32, Vocabulary(50, ("a", "b")), 18, head_size=16, dropout=0.0
+    )
+    return model.double()
+
+
+def test_the_suite_has_each_beside_naive_and_er(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the rows that were asked for."""
+    monkeypatch.setenv("LIFELONG_DATA", "anywhere")
+    rows = {run.method for run in methods.list_runs(load_suite("methods_of_2026"))}
+    assert rows >= {"naive", "er", *NAMES}
+
+
+def stage_of(index: int, spent: float) -> Stage:
+    """A stage of a stream of a budget of 10, whose last network has three layers."""
+    info = replace(toy.stage(0).stream_info, budget=10.0, size=FULL)
+    return replace(
+        toy.stage(index), stream_info=info, spent=spent, build=lambda size: model_of(size.layers)
+    )
+
+
+@pytest.mark.parametrize("new_layers", ["copy", "random"])
+def test_one_layer_is_expanded_once_and_late(new_layers: str) -> None:
+    """Oracle: theta_l = theta_1 of Bu's copies, by hand; of random layers that the trained layer
+    and all outside of layers stay, and the others are those of a new network. Before tau the
+    network stays small.
+    """
+    method = build("zero_one_layer", {"new_layers": new_layers, "timing": 0.8})
+    torch.manual_seed(0)
+    small = method.start_stage(model_of(2), stage_of(0, 0.0))
+    assert small.layers == 1 and small.hidden_size == 32
+    assert method.start_stage(small, stage_of(1, 7.9)) is small
+    trained = copy.deepcopy(small.state_dict())
+    torch.manual_seed(1)
+    fresh = model_of(3).state_dict()
+    torch.manual_seed(1)
+    grown = method.start_stage(small, stage_of(2, 8.0))
+    assert grown.layers == 3
+    for name, weight in grown.state_dict().items():
+        source = name
+        for number in ("1", "2"):
+            source = source.replace(f"layers.{number}.", "layers.0.")
+        is_new = source != name
+        expected = fresh[name] if is_new and new_layers == "random" else trained[source]
+        torch.testing.assert_close(weight, expected, rtol=0, atol=0, msg=name)
+    assert method.start_stage(grown, stage_of(2, 9.0)) is grown
+
+
+def test_the_rate_is_wsds_over_the_stream() -> None:
+    """Oracle: eta_max min(1, n / w, (1 - n) / d), by hand."""
+    warmup = 0.1
+    decay = 0.25
+    [phase] = build("zero_one_layer", {"warmup": warmup, "decay": decay}).phases(stage_of(1, 5.0))
+    assert phase.optimizer == "carry" and phase.schedule.over == "stream"
+    for share in (0.0, 0.05, 0.1, 0.5, 0.75, 0.8, 0.9, 1.0):
+        expected = min(1, share / warmup, (1 - share) / decay)
+        assert phase.schedule.at(share) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "llama", "bert", "gemma"])
+def test_a_network_without_layers_runs_through_a_stream(architecture: str, tmp_path: Path) -> None:
+    """Oracles: without layers a row's logits are those of each token alone; the cost of a step is
+    that of the depth at hand, by the records: 6 B T (tau N_small + (1 - tau) N_large) sums them.
+    """
+    options = {"layers": 0, "timing": 0.5}
+    tiny = TinyRuns("zero_one_layer", lambda *_: methods.build("zero_one_layer", options), tmp_path)
+    run = tiny.make_run(tiny.make_config(architecture), "runs")
+    run.train()
+    lines = [read_stage_lines(run.store.stage_file(key)) for key in run.keys]
+    headers = [next(line for line in stage if "layers" in line) for stage in lines]
+    depth = run.config.model.ladder[-1].layers
+    assert [line["layers"] for line in headers] == [0, 0, depth]
+    flops = [
+        next(line for line in stage if line["kind"] == "done")["charged"]["flops"]
+        for stage in lines
+    ]
+    assert flops[1] < flops[2]
+    first = load(run.store.stage_folder(run.keys[0]) / "model")
+    tokens = torch.randint(4, 200, (1, 8))
+    domains = torch.zeros(1, dtype=torch.long)
+    last = torch.tensor([[7]])
+    with torch.no_grad():
+        other = torch.cat([torch.randint(4, 200, (1, 7)), tokens[:, 7:]], 1)
+        torch.testing.assert_close(first(tokens, domains, last), first(other, domains, last))
+
+
+def rows_of(count: int, memory: bool, rows: int | None = None) -> Batch:
+    tokens = torch.randint(4, 50, (count, 18))
+    return Batch(
+        tokens=tokens[:, :-1],
+        domains=torch.zeros(count, dtype=torch.long),
+        positions=torch.arange(17).expand(count, -1),
+        targets=tokens[:, 1:],
+        rows=rows or count,
+        memory_rows=count if memory else 0,
+    )
+
+
+def learner_of(model: LanguageModel, method: Any) -> Learner:
+    return Learner(model, method.loss, Training(precision="fp32"), ALONE)
+
+
+def test_drawn_rows_are_the_models_own() -> None:
+    """Oracle: the model's distribution of the first token, and of the second after the likeliest
+    first, against how often they are drawn.
+    """
+    torch.manual_seed(2)
+    model = model_of(1)
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    method = build("self_replay", {"rows": 20_000})
+    rows = torch.empty(0, 3)
+    method.start_stage(model, replace(toy.stage(1), memory_rows=lambda count: rows[:count]))
+    drawn = method.memory
+    assert drawn.shape == (20_000, 2)
+    begin = torch.zeros(1, 1, dtype=torch.long)
+    domain = torch.tensor([1])
+    with torch.no_grad():
+        odds = model(begin, domain, begin)[0, 0].softmax(-1)
+        assert_frequencies(drawn[:, 0], odds)
+        first = int(odds.argmax())
+        pair = torch.tensor([[0, first]])
+        after = model(pair, domain, begin + 1)[0, 0].softmax(-1)
+    assert_frequencies(drawn[drawn[:, 0] == first, 1], after)
+
+
+def assert_frequencies(drawn: torch.Tensor, odds: torch.Tensor) -> None:
+    """Each within five standard deviations."""
+    count = len(drawn)
+    seen = torch.bincount(drawn, minlength=len(odds)) / count
+    spread = (odds * (1 - odds) / count).sqrt()
+    assert ((seen - odds).abs() < 5 * spread + 1 / count).all()
+
+
+def test_self_replay_adds_the_divergence_from_the_model_before() -> None:
+    """Oracle: sum_v pi(v) (log pi(v) - log theta(v)), position by position, and lambda times it in
+    the step's gradient; at theta = pi it is 0.
+    """
+    torch.manual_seed(3)
+    model = model_of(2)
+    method = build("self_replay", {"strength": 0.7, "replay_ratio": 0.5, "rows": 4})
+    rows = torch.empty(0, 18)
+    method.start_stage(model, replace(toy.stage(1), memory_rows=lambda count: rows[:count]))
+    before = copy.deepcopy(model)
+    learner = learner_of(model, method)
+    new = rows_of(4, memory=False)
+    own = replace(rows_of(2, memory=False), source=1, weight=0.7)
+    assert method.loss(learner, own).item() == pytest.approx(0, abs=1e-6)
+    for parameter in model.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+
+    theta = model(own.tokens, own.domains, own.positions).log_softmax(-1)
+    with torch.no_grad():
+        pi = before(own.tokens, own.domains, own.positions).log_softmax(-1)
+    divergence = (pi.exp() * (pi - theta)).sum(-1).mean()
+    assert method.loss(learner, own).item() == pytest.approx(divergence.item(), rel=1e-5)
+    whole = learner.language_model_loss(new) + 0.7 * divergence
+    expected = torch.autograd.grad(whole, learner.parameters)
+    learner.accumulate([new, own])
+    for parameter, gradient in zip(learner.parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    shares = [(source.domain, source.share) for source in method.phases(toy.stage(1))[0].sources]
+    assert shares == [("new", 1.0), ("own", 0.5)]
+
+
+@pytest.mark.parametrize("micro", [8, 3, 1])
+def test_replay_by_loss_learns_the_worst_rows(micro: int) -> None:
+    """Oracle: (B g + k m) / (B + k), of gradients that autograd takes of the new rows and of the k
+    memory rows with the largest mean negative log-likelihood, found by sorting all of them.
+    """
+    torch.manual_seed(4)
+    model = model_of(2)
+    method = build("loss_replay", {"candidates": 2.0, "kept": 0.25})
+    learner = learner_of(model, method)
+    new = rows_of(4, memory=False)
+    memory = rows_of(8, memory=True)
+    logits = model(memory.tokens, memory.domains, memory.positions)
+    losses = F.cross_entropy(logits.transpose(1, 2), memory.targets, reduction="none").mean(1)
+    worst = losses.argsort(descending=True)[:2]
+    sum_of_all = 4 * learner.language_model_loss(new) + losses[worst].sum()
+    expected = torch.autograd.grad(sum_of_all / 6, learner.parameters)
+    parts = []
+    for start in range(0, 8, micro):
+        cut = slice(start, start + micro)
+        tensors = {
+            name: getattr(memory, name)[cut]
+            for name in ("tokens", "domains", "positions", "targets")
+        }
+        parts.append(replace(memory, **tensors))
+    learner.accumulate([new])
+    method.adjust_gradients(learner, parts)
+    for parameter, gradient in zip(learner.parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_equal_losses_give_no_more_rows() -> None:
+    """By hand: of four equal rows half are kept: two beside four new ones."""
+    torch.manual_seed(5)
+    model = model_of(1)
+    method = build("loss_replay", {"candidates": 1.0, "kept": 0.5})
+    learner = learner_of(model, method)
+    new = rows_of(4, memory=False)
+    one = rows_of(1, memory=True, rows=4)
+    tensors = {
+        name: getattr(one, name).repeat_interleave(4, 0)
+        for name in ("tokens", "domains", "positions", "targets")
+    }
+    whole = 4 * learner.language_model_loss(new) + 2 * learner.language_model_loss(one)
+    expected = torch.autograd.grad(whole / 6, learner.parameters)
+    learner.accumulate([new])
+    method.adjust_gradients(learner, [replace(one, **tensors)])
+    for parameter, gradient in zip(learner.parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
