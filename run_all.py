@@ -273,7 +273,10 @@ def upgrade(options: argparse.Namespace) -> int:
 
 
 def list_names(options: argparse.Namespace) -> int:
-    """Print the names of all methods, say, each with the first line of what its file says of it."""
+    """Print the names of all methods, say, each with what its file says of it.
+
+    That is its first line, and why one would take it.
+    """
     import methods
     from analysis import catalogue
     from benchmark.settings import names
@@ -294,6 +297,8 @@ def list_names(options: argparse.Namespace) -> int:
     entries = methods.list_names() if options.kind == "methods" else list(files)
     for name in sorted(entries):
         print(f"{name:28}{names.read_first_line(files.get(name))}".rstrip())
+        if reason := names.read_reason(files.get(name)):
+            print(f"{'':28}{reason}")
     return 0
 
 

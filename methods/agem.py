@@ -1,5 +1,7 @@
 """A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019).
 
+Take it where forgetting is to be kept off by gradients alone; beside replay it gives little.
+
 "Efficient lifelong learning with A-GEM", arXiv 1812.00420.
 
 Each step also takes the mean gradient r of a batch from the memory of all earlier domains. Where

@@ -1,5 +1,7 @@
 """AR schedule: a cosine for each domain, with peaks on one long cosine (TiC-LM, Li et al. 2025).
 
+Take it for a long stream of dated text under one schedule.
+
 arXiv 2504.02107. The autoregressive meta-schedule of Roth et al. 2024 (arXiv 2408.14471): stage n,
 of budget T_n, peaks where a cosine over all budgets so far and its own would stand when it begins,
 with S_n = T_1 + ... + T_{n-1},

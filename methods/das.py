@@ -1,5 +1,7 @@
 """DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023).
 
+Take it where no old text may be kept and later domains may have units of their own.
+
 arXiv 2302.03241.
 
 A unit j of a linear map y = W x + b matters to a domain as much as a factor g_j = 1 on y_j matters

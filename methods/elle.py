@@ -1,5 +1,7 @@
 """ELLE: function preserved model expansion and pre-trained domain prompts (Qin et al. 2022).
 
+Take it for the paper's own row: a model that is to grow with its domains.
+
 Section 3. On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on
 the memory (FRW), and tells it by a prompt which domain a row is of (PT). Each of the five is a
 switch, so that a row of the ablation (table:table3) is a set of options; with all of them off ELLE

@@ -1,5 +1,7 @@
 """ELLE with exact growth: the grown model computes what the old one did.
 
+Take it to grow without a fall at each stage; with a start model above all.
+
 It does so as far as its architecture allows.
 
 Pre-LN networks (GPT) keep their function; see benchmark/models/growth/exact.py (LEMON, Wang et al.

@@ -1,5 +1,7 @@
 """EMA: an exponential moving average of the weights is evaluated; training goes on without it.
 
+Take it for a smoother model at no cost of steps.
+
 Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; as an exponential
 average Tarvainen and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780,
 equation 2: after each step

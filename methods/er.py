@@ -1,5 +1,7 @@
 """ER: experience replay (Chaudhry et al. 2019, "On tiny episodic memories in continual learning").
 
+Take it first: plain replay is what any other method has to beat.
+
 A fixed share of every batch comes from the memory of earlier domains; one mean loss over the union.
 """
 

@@ -1,4 +1,7 @@
-"""ER at the final size from the start: it shows what growth saves, or costs."""
+"""ER at the final size from the start: it shows what growth saves, or costs.
+
+Take it beside each method that grows, as what growth has to beat.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """EWC: elastic weight consolidation (Kirkpatrick et al. 2017), online (Schwarz et al. 2018).
 
+Take it where no old text may be kept and the weights may hold still.
+
 The online form is that of "Progress & compress".
 
 A penalty holds weights near theta*, those of the previous stage's end, by the diagonal Fisher

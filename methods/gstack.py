@@ -1,5 +1,7 @@
 """G_stack: ER that is stacked once, by the published factor and time (Du et al. 2024).
 
+Take it to see one early doubling of depth beside a ladder.
+
 "Stacking Your Transformers", arXiv 2405.15319: the layers of a small model are put on top of
 themselves g times, with g = 4, once it has seen d tokens. For a model of N parameters when grown,
 and C FLOPs in all (C = 6 N D for D tokens),

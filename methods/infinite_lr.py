@@ -1,5 +1,7 @@
 """Infinite learning rate: it never runs out; a branch a stage is annealed (Ibrahim et al. 2024).
 
+Take it where nobody knows how long the stream will be.
+
 "Simple and scalable strategies to continually pre-train large language models", arXiv 2403.08763,
 section 7.4. The rate is warmed up once, falls to a constant, and stays there through all stages;
 before each evaluation it is annealed, and the next stage goes on from before that, with its

@@ -1,5 +1,7 @@
 """Lifelong-MoE: a new expert for each domain, older ones frozen, the previous model distilled.
 
+Take it where parameters may grow and the cost of a token may not.
+
 Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv
 2305.12281. At each new domain every layer that has experts gets one more, a copy; the older experts
 and their rows of the router stay as they are, while the new ones and all that the experts share

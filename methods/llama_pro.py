@@ -1,5 +1,7 @@
 """LLaMA Pro: new blocks, which write nothing at first, learn a domain; all others stay frozen.
 
+Take it to add to a published model without touching its own layers.
+
 Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2.
 A block computes x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of
 attention A and feed-forward F are zero computes y = x. Such copies are interleaved among the

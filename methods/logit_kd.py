@@ -1,5 +1,7 @@
 """Logit-KD: replay with distillation of the previous model's logits (Jin et al. 2022).
 
+Take it where replay forgets and a second forward pass may be paid.
+
 Distillation is that of Hinton et al. 2015. As in ER, memory rows are a share of each batch. Where
 ER has their cross-entropy, Logit-KD has (1 - r) CE + r T^2 KL(teacher || student) at the predicted
 positions, both softened by the temperature T; the teacher is the model that the previous stage

@@ -1,5 +1,7 @@
 """LoRA: the first domain's model, frozen, with low-rank adapters for each later domain.
 
+Take it where a text's domain is known, and memory for moments is short.
+
 Hu et al. 2021, arXiv 2106.09685. It forgets nothing, as each domain is evaluated with its own
 adapters, and learns less: a control for PNN. See benchmark/models/kinds/lora.py.
 

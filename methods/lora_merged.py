@@ -1,5 +1,7 @@
 """LoRA (merged): in each stage low-rank adapters, which then go into the frozen weights.
 
+Take it where memory for moments is short, and a text's domain is not known.
+
 W_n = W_{n-1} + B_n A_n with B_n A_n of rank r_n (Hu et al. 2021, arXiv 2106.09685). ReLoRA (Lialin
 et al. 2023, arXiv 2307.05695) merges and begins anew like that, so that the rank of the whole
 change grows with every merge: it is at most r_2 + ... + r_n. Unlike `lora`, one model is left,

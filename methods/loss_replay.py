@@ -1,5 +1,7 @@
 """Replay by loss: of many memory rows those with the largest loss are learnt.
 
+Take it where memory is large and few rows of it may be learnt, or as a pattern to choose rows.
+
 Each step draws c B rows from memory beside a batch of B new ones, and keeps the k = q c B of them
 whose mean negative log-likelihood under the model at hand is largest, over all processes. One mean
 loss over the union of new and kept rows is learnt, as in ER: with g the mean gradient of the new

@@ -1,5 +1,7 @@
 """MAS: memory aware synapses (Aljundi et al. 2018).
 
+Take it as EWC, without targets.
+
 Like EWC, but a weight matters as much as it moves the model's output; targets play no part. The
 importance of a domain is the mean over rows of |d ||F(x)||^2 / d theta|, where F(x) are the logits
 at the row's predicted positions and the squared L2 norm is averaged over these positions.

@@ -1,5 +1,7 @@
 """MER: meta-experience replay (Riemer et al. 2019), with Reptile's step between batches.
 
+Take it as ER with aligned gradients, at nearly ER's cost.
+
 arXiv 1810.11910. Batches are ER's. After every k steps of the optimizer the weights are drawn back
 towards where these steps began,
 

@@ -1,5 +1,7 @@
 """Merge: naive training, then interpolation with the weights before it (Wortsman et al. 2022).
 
+Take it to give up some of a new domain for the old ones, after training.
+
 "Robust fine-tuning of zero-shot models", WiSE-FT, arXiv 2109.01903.
 """
 

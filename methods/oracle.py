@@ -1,5 +1,7 @@
 """Oracle: for each domain a model that is trained anew on all domains up to it.
 
+Take it as what starting over with all text would reach; it costs the most.
+
 Other methods are measured against it.
 
 TiC-LM (Li et al. 2025, arXiv 2504.02107) retrains a series of models from scratch, each on all text

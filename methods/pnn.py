@@ -1,5 +1,7 @@
 """PNN: progressive neural networks (Rusu et al. 2016, arXiv 1606.04671), as released with ELLE.
 
+Take it where nothing may be forgotten, and parameters and cost may grow with each domain.
+
 Each new domain gets a column of the first rung's size over the frozen ones, which feed it at every
 level; see benchmark/models/kinds/progressive.py. Every domain is evaluated on its own column, so
 nothing is forgotten.

@@ -1,5 +1,7 @@
 """Scratch: the cost of starting over: the final size from random weights, on the whole stream.
 
+Take it as what growth and carrying on have to beat.
+
 All budget of the stream is spent in the last stage; the stages before it train nothing.
 """
 

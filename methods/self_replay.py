@@ -1,5 +1,7 @@
 """Self-generated replay: where no old text is to be had, the model writes its memory itself.
 
+Take it with a published model whose text is not to be had.
+
 Marek et al. 2026, "Forgetting in language models: capacity, optimization, and self-generated
 replay", arXiv 2605.26097. Before a stage the model pi that the stage before has left draws rows x
 from its own distribution, x_t ~ pi(. | x_<t), at temperature 1 from the beginning of a row on. The

@@ -1,5 +1,7 @@
 """Soup: a model for each domain, and the average of their weights (branch, train, merge).
 
+Take it where domains are trained apart and one model is to serve all.
+
 Branch-Train-Merge (Li et al. 2022, arXiv 2208.03306): the model of domain n begins as the average
 of those before it, is trained on its domain alone, and joins them. The evaluated model is their
 uniform soup (Wortsman et al. 2022, "Model soups", arXiv 2203.05482),

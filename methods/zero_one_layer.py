@@ -1,5 +1,7 @@
 """Zero- or one-layer expansion: ER whose network has no or one layer until late (Bu 2025).
 
+Take it where depth is the cost, and the whole stream is known.
+
 "Scaling depth capacity via zero/one-layer model expansion", arXiv 2511.04981. A network of so few
 layers is trained first, and once a share tau of the stream is over it is expanded to its full depth
 L at once: with B tokens a step, T steps, and N parameters before and after, the cost is

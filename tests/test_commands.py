@@ -76,11 +76,15 @@ def test_the_version_is_that_of_the_package(capsys) -> None:
 
 @pytest.mark.parametrize("kind", LISTS)
 def test_what_there_is_is_listed(kind: str, capsys) -> None:
-    """Oracle: names that the docs promise, each with words of its file; all names of methods. The
-    singular will do.
+    """Oracle: names that the docs promise, each with words of its file; all names of methods. Under
+    each of what one chooses for a run there is a reason to take it. The singular will do.
     """
     assert run_all.main(["list", kind[:-1]]) == 0
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line.split(maxsplit=1) for line in printed if not line.startswith(" ")]
+    reasons = [line.strip() for line in printed if line.startswith(" ")]
+    assert all(reason.startswith("Take it ") for reason in reasons)
+    assert len(reasons) == (0 if kind == "tables" else len(lines))
     known = {
         "methods": "er",
         "suites": "demo",

@@ -89,3 +89,13 @@ def read_first_line(file: Path | None) -> str:
         return f"{error.msg} in line {error.lineno}"
     docstring = ast.get_docstring(module) or ""
     return docstring.partition("\n")[0]
+
+
+def read_reason(file: Path | None) -> str:
+    """The line in which a method, suite or architecture says why one would take it.
+
+    It begins with "Take it". It is empty where a file has none.
+    """
+    text = file.read_text(encoding="utf-8") if file else ""
+    reason = re.search(r"^(?:# )?(Take it .*)$", text, re.MULTILINE)
+    return reason[1] if reason else ""

@@ -1,5 +1,7 @@
 """BERT: the RoBERTa-style encoder that reproduces the paper's parameter counts.
 
+Take it for the paper's rows of BERT.
+
 See tab:arch and Liu et al. 2019.
 """
 

@@ -1,5 +1,7 @@
 """BERT as first published (Devlin et al. 2019).
 
+Take it to begin with a published BERT.
+
 It has segments, positions from 0, and a pooled first token for classification.
 """
 

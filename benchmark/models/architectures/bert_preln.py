@@ -1,5 +1,7 @@
 """Pre-LN BERT: as BERT, but the inputs of attention and feed-forward layers are normalised.
 
+Take it for an encoder whose growth in depth is exact.
+
 See Xiong et al. 2020.
 """
 

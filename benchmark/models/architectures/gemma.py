@@ -1,5 +1,7 @@
 """Gemma 3's models of text (Gemma team 2025, arXiv 2503.19786).
 
+Take it to begin with Gemma 3 of 270 million or 1 billion parameters.
+
 Attention and FFN are normalised before and after. A norm multiplies by one more than its weight,
 and the residual stream begins with embeddings times the root of the hidden size. Five of six layers
 have a window, and rotations of their own.

@@ -1,5 +1,7 @@
 """GPT: GPT-2's decoder (Radford et al. 2019), with learned positions.
 
+Take it for the paper's rows of GPT, and the smallest runs.
+
 The paper's parameter counts leave the positions out.
 """
 

@@ -1,5 +1,7 @@
 """GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia.
 
+Take it to begin with Pythia, whose text and checkpoints are public.
+
 They have rotary positions, and attention beside the feed-forward.
 """
 

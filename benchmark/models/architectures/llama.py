@@ -1,5 +1,7 @@
 """Llama (Touvron et al. 2023, arXiv 2302.13971), and Mistral, Qwen2, Qwen3 and SmolLM3.
 
+Take it for a new decoder, and for most published ones.
+
 Those add windows, biases, norms of queries and keys, or layers without rotations. New networks have
 as many key heads as query heads and a feed-forward layer of four times the hidden size, as Llama
 3.2's. A published checkpoint keeps what its configuration says.

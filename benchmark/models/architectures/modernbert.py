@@ -1,5 +1,7 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663).
 
+Take it for a fast encoder with long rows.
+
 It has rotary positions, gated feed-forward layers and local attention. Two of three layers attend
 to their neighbourhood only. Norms and most linear maps have no bias. The first layer reads the
 embeddings, which are normalised already.

@@ -1,5 +1,7 @@
 """OLMo 2 (OLMo team 2025, arXiv 2501.00656) and OLMo 3, whose layers may have a window.
 
+Take it to begin with a model whose text and recipe are public.
+
 Attention and FFN read the residual stream as it is, and what they add is normalised. A norm of
 queries, or of keys, is of all heads at once.
 """
