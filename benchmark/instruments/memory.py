@@ -1,0 +1,109 @@
+"""What training holds in the memory of a device, computed before anything is trained.
+
+Weights, gradients and moments are in fp32, as the suite trains. What the forward pass keeps for the
+backward pass is counted by torch itself, on tensors without content, so a model of any size costs a
+second and no memory. A program holds more: what an operator needs while it works, a tenth of the
+logits among it, and what the allocator cannot use, some 10%.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import PreTrainedConfig
+
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.models import LanguageModel, architectures
+
+GIB = 2**30
+FP32 = 4  # bytes
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes in the memory of one device, of a model with so many `parameters`.
+
+    `activations` are what the forward pass keeps, the weights in the precision of its products
+    among them. `copies` are further models that a method holds, a teacher say.
+    """
+
+    parameters: int
+    weights: int
+    gradients: int
+    moments: int
+    activations: int
+    copies: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.moments + self.activations + self.copies
+
+    def __str__(self) -> str:
+        parts = ("weights", "gradients", "moments", "activations", "copies", "total")
+        shown = [f"{name} {getattr(self, name) / GIB:.2f}" for name in parts]
+        return f"{self.parameters:,} parameters, in GiB: {', '.join(shown)}"
+
+
+def estimate_memory(
+    config: PreTrainedConfig,
+    rows: int,
+    columns: int,
+    moments: int = 2,
+    copies: int = 0,
+    precision: torch.dtype = torch.bfloat16,
+) -> TrainingMemory:
+    """What training a model of this configuration holds on one device.
+
+    Args:
+        rows, columns: of a micro-batch (`training.micro_batch_size`) of a causal or masked model.
+        moments: numbers that the optimizer keeps for each parameter: 2 for adamw, 1 for muon's
+            matrices and sgd.
+        copies: further models that the method holds: 1 for Logit-KD, DER++, EMA, self_replay.
+        precision: of products (`training.precision`).
+
+    Raises ConfigError for an unknown architecture.
+    """
+    architecture = architectures.find(config.model_type)
+    family: Any = architecture.families[architecture.model_types.index(config.model_type)]
+    with FakeTensorMode():
+        network = family._from_config(copy.deepcopy(config), attn_implementation="sdpa")
+        model = LanguageModel(network, Vocabulary(config.vocab_size)).train()
+        parameters = model.parameters_count
+        activations = _count_kept_bytes(model, rows, columns, precision)
+    bytes_of_model = FP32 * parameters
+    return TrainingMemory(
+        parameters=parameters,
+        weights=bytes_of_model,
+        gradients=bytes_of_model,
+        moments=moments * bytes_of_model,
+        activations=activations,
+        copies=copies * bytes_of_model,
+    )
+
+
+def _count_kept_bytes(model: LanguageModel, rows: int, columns: int, precision: torch.dtype) -> int:
+    """Bytes that a forward pass keeps for the backward pass, beside the parameters."""
+    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    kept: dict[int, Tensor] = {}  # by storage, which a tensor that is held does not give free
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    tokens = torch.zeros(rows, columns, dtype=torch.long)
+    domains = torch.zeros(rows, dtype=torch.long)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", precision, enabled=precision != torch.float32),
+    ):
+        loss = model.compute_mean_loss(tokens, domains, tokens, tokens)
+    sizes = [
+        tensor.untyped_storage().nbytes() for storage, tensor in kept.items() if storage not in own
+    ]
+    del loss
+    return sum(sizes)
