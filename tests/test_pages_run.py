@@ -46,6 +46,7 @@ NOT_RUN = {
     "make slurm-demo": "Slurm: it starts a cluster; tests/test_slurm.py has one",
     "make gpu-check": "a GPU; tests/test_gpu_check.py runs it with a stand-in",
     "python run_all.py run mine.toml --processes all": "a GPU for each process",
+    "python run_all.py run bert_base --processes all": "a GPU for each process",
 }
 
 # Blocks that are not run, by their page and a line.
