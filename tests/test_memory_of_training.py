@@ -17,7 +17,7 @@ from benchmark.models import LanguageModel
 from benchmark.settings.optimizers import find_optimizer
 from benchmark.training.optimizer import PhaseOptimizer
 
-PAGE = Path(__file__).parents[1] / "docs/starting_from_a_model.md"
+PAGE = Path(__file__).parents[1] / "docs/appendix_memory.md"
 # as the models' own config.json have it
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 3 1B": (
