@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.training.method import LifelongMethod, Multiple, Phase, Share, Stage
 
@@ -92,7 +92,7 @@ def choose_rows(batches: Sequence[Batch], numbers: Sequence[int], count: int) ->
     chosen = []
     for start in range(0, max(1, len(numbers)), size):
         rows = torch.tensor(numbers[start : start + size] or [0])
-        parts = {}
+        parts: dict[str, Any] = {}
         for name in ("tokens", "domains", "positions", "targets"):
             whole = torch.cat([getattr(batch, name) for batch in batches])
             parts[name] = whole[rows.to(whole.device)]

@@ -113,9 +113,9 @@ def test_each_map_is_orthogonalised_apart(architecture: str, decay: str) -> None
         optimizer.step(RATE)
         by_hand.step()
     for parameter, parts in copies.items():
-        for part, expected in zip(cuts[parameter](parameter), parts, strict=True):
+        for found, expected in zip(cuts[parameter](parameter), parts, strict=True):
             torch.testing.assert_close(
-                part.detach(), expected.detach(), rtol=0, atol=1e-6, msg=name_of[parameter]
+                found.detach(), expected.detach(), rtol=0, atol=1e-6, msg=name_of[parameter]
             )
 
 

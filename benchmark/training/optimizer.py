@@ -163,7 +163,7 @@ class PhaseOptimizer:
         moments = {}
         for name, parameter in self._named:
             known = self._optimizers[parameter].state
-            states = [known.get(part) for part in self._list_parts(parameter)]
+            states = [known.get(part, {}) for part in self._list_parts(parameter)]
             state = gather(states[0])
             if state and parameter in self._apart:
                 state = self._apart[parameter].join_states(states)
