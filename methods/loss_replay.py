@@ -89,15 +89,15 @@ def choose_rows(batches: Sequence[Batch], numbers: Sequence[int], count: int) ->
     import torch
 
     size = len(batches[0].tokens)
-    chosen = []
+    selection = []
     for start in range(0, max(1, len(numbers)), size):
         rows = torch.tensor(numbers[start : start + size] or [0])
         parts: dict[str, Any] = {}
         for name in ("tokens", "domains", "positions", "targets"):
-            whole = torch.cat([getattr(batch, name) for batch in batches])
-            parts[name] = whole[rows.to(whole.device)]
+            rows_of_all = torch.cat([getattr(batch, name) for batch in batches])
+            parts[name] = rows_of_all[rows.to(rows_of_all.device)]
         weight = float(bool(numbers))
-        chosen.append(
+        selection.append(
             replace(batches[0], **parts, rows=count, memory_rows=len(rows), weight=weight)
         )
-    return chosen
+    return selection

@@ -70,8 +70,8 @@ class SelfReplay(LifelongMethod):
     def phases(self, stage: Stage) -> Sequence[Phase]:
         if stage.first and not self.from_start:
             return [Phase("adapt")]
-        drawn = Source(OWN, self.replay_ratio, weight=self.strength)
-        return [Phase("adapt", sources=(Source("new"), drawn))]
+        own_rows = Source(OWN, self.replay_ratio, weight=self.strength)
+        return [Phase("adapt", sources=(Source("new"), own_rows))]
 
     def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
         import torch
@@ -109,6 +109,6 @@ def draw_rows(model: LanguageModel, rows: int, length: int, seed: int) -> Tensor
         for column in range(length):
             last = torch.full((rows, 1), column, device=device)
             odds = model(tokens, domains, last)[:, 0].float().softmax(-1)
-            drawn = odds.multinomial(1, generator=generator)
-            tokens = torch.cat([tokens, drawn], dim=1)
+            column_tokens = odds.multinomial(1, generator=generator)
+            tokens = torch.cat([tokens, column_tokens], dim=1)
     return tokens[:, 1:]

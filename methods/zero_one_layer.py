@@ -9,7 +9,7 @@ L at once: with B tokens a step, T steps, and N parameters before and after, the
     6 B T (tau N_small + (1 - tau) N_large).
 
 A zero-layer network gets new layers with random weights. Of a one-layer network each new layer is a
-copy, theta_l = theta_1 for l <= L, or random too. Nothing is rescaled: rates carry over from one
+copy, theta_l = theta_1 for l <= L. Nothing is rescaled: rates carry over from one
 depth to the other (init = "scaled" draws new weights for the full depth), and the optimizer goes
 on, new layers with empty moments, copies with their own. The rate stays at its peak until it decays
 at the end (WSD), so that expansion falls into its stable part:
@@ -42,7 +42,6 @@ class ZeroOneLayer(ER):
     search_space: ClassVar = {"layers": (0, 1), "timing": (0.5, 0.8), "replay_ratio": (0.1, 0.3)}
 
     layers: Literal[0, 1] = 1  # before the expansion
-    new_layers: Literal["copy", "random"] = "copy"  # without a layer to copy they are random
     timing: Share = 0.8  # tau: share of the stream's budget before the expansion
     warmup: PartOfStage = 0.02  # w: share of the stream until the peak
     decay: PartOfStage = 0.2  # d: share of the stream at its end in which the rate falls to 0
@@ -56,7 +55,7 @@ class ZeroOneLayer(ER):
             return stage.build(full.model_copy(update={"layers": self.layers}))
         if model.layers == full.layers or stage.spent < self.timing * stage.stream_info.budget:
             return model
-        if self.layers == 1 and self.new_layers == "copy":
+        if self.layers == 1:
             from benchmark.models.growth import grow
 
             network, self.growth = grow(

@@ -94,7 +94,7 @@ def _leave_out(
 def _write(domain: DomainTokens, copies: Sequence[int], corpus: Corpus, folder: Path) -> None:
     """Write valid.bin and info.json of the documents that stay."""
     ids = np.asarray(domain.valid)
-    kept = ids[~np.isin(number_documents(ids, corpus.special.eos), copies)]
+    rest = ids[~np.isin(number_documents(ids, corpus.special.eos), copies)]
     count = domain.info["valid_documents"]
     documents = [number for number in range(count) if number not in copies]
     sizes = [domain.valid_sizes[number] for number in documents]
@@ -102,7 +102,7 @@ def _write(domain: DomainTokens, copies: Sequence[int], corpus: Corpus, folder: 
     sources = [old_sources[number] for number in documents] if old_sources else documents
     size = corpus.text_vocabulary
     train_counts = np.bincount(np.asarray(domain.train), minlength=size)
-    valid_counts = np.bincount(kept, minlength=size)
+    valid_counts = np.bincount(rest, minlength=size)
     info: dict[str, Any] = {
         "valid_documents": len(documents),
         "valid_bytes": sum(sizes),
@@ -111,5 +111,5 @@ def _write(domain: DomainTokens, copies: Sequence[int], corpus: Corpus, folder: 
         "unigram_perplexity": measure_unigram_perplexity(train_counts, valid_counts),
         "valid_sources": number_sources(sources).get("valid_sources", []),
     }
-    kept.tofile(folder / "valid.bin")
+    rest.tofile(folder / "valid.bin")
     (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")

@@ -45,8 +45,8 @@ class TrainingMemory:
 
     def __str__(self) -> str:
         parts = ("weights", "gradients", "moments", "activations", "copies", "total")
-        shown = [f"{name} {getattr(self, name) / GIB:.2f}" for name in parts]
-        return f"{self.parameters:,} parameters, in GiB: {', '.join(shown)}"
+        numbers = [f"{name} {getattr(self, name) / GIB:.2f}" for name in parts]
+        return f"{self.parameters:,} parameters, in GiB: {', '.join(numbers)}"
 
 
 def estimate_memory(
@@ -88,11 +88,11 @@ def estimate_memory(
 
 def _count_kept_bytes(model: LanguageModel, rows: int, columns: int, precision: torch.dtype) -> int:
     """Bytes that a forward pass keeps for the backward pass, beside the parameters."""
-    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    kept: dict[int, Tensor] = {}  # by storage, which a tensor that is held does not give free
+    weight_storages = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    activations: dict[int, Tensor] = {}  # by storage, which a held tensor does not give free
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor
+        activations[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
     tokens = torch.zeros(rows, columns, dtype=torch.long)
@@ -103,7 +103,9 @@ def _count_kept_bytes(model: LanguageModel, rows: int, columns: int, precision: 
     ):
         loss = model.compute_mean_loss(tokens, domains, tokens, tokens)
     sizes = [
-        tensor.untyped_storage().nbytes() for storage, tensor in kept.items() if storage not in own
+        tensor.untyped_storage().nbytes()
+        for storage, tensor in activations.items()
+        if storage not in weight_storages
     ]
     del loss
     return sum(sizes)

@@ -151,15 +151,15 @@ def _set_defaults_of_recipes(suite: Suite, row: Row, content: Mapping[str, Any])
     is the same optimizer whether they share a matrix or not. `content` is the row's.
     """
     training = content["training"]
-    given = {*suite.training.model_fields_set}
-    given |= {key.removeprefix("training.") for key in row.set}
+    settings = {*suite.training.model_fields_set}
+    settings |= {key.removeprefix("training.") for key in row.set}
     defaults = {}
     if training["optimizer"] == "muon":
         defaults["fused_maps"] = "apart"
     if defaults or content["model"]["start"]:
         defaults["decay"] = "matrices"
     for name, value in defaults.items():
-        if name not in given:
+        if name not in settings:
             training[name] = value
 
 

@@ -73,10 +73,10 @@ class MapsApart:
         state = dict(states[0])
         for key, value in state.items():
             if isinstance(value, Tensor) and value.dim():
-                whole = torch.empty_like(self.parameter, dtype=value.dtype)
+                joined = torch.empty_like(self.parameter, dtype=value.dtype)
                 for place, part_state in zip(self.places, states, strict=True):
-                    place.put(whole, part_state[key])
-                state[key] = whole
+                    place.put(joined, part_state[key])
+                state[key] = joined
         return state
 
     def split_state(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ class PhaseOptimizer:
                 continue
             settings = []
             for (factor, decays), group in groups.items():
-                parameters = [each for parameter in group for each in self._list_parts(parameter)]
+                parameters = [part for parameter in group for part in self._list_parts(parameter)]
                 setting: dict[str, Any] = {"params": parameters, "factor": factor}
                 if not decays:
                     setting["weight_decay"] = 0.0
@@ -146,14 +146,14 @@ class PhaseOptimizer:
 
     def step(self, learning_rate: float) -> None:
         """Move all parameters by their gradients."""
-        for apart in self._apart.values():
-            apart.before_step()
+        for maps in self._apart.values():
+            maps.before_step()
         for part in self._parts:
             for group in part.param_groups:
                 group["lr"] = learning_rate * group["factor"]
             part.step()
-        for apart in self._apart.values():
-            apart.after_step()
+        for maps in self._apart.values():
+            maps.after_step()
 
     def gather_moments(self) -> Moments:
         """The moments, copied only where they are sharded, and gathered.
@@ -162,8 +162,8 @@ class PhaseOptimizer:
         """
         moments = {}
         for name, parameter in self._named:
-            known = self._optimizers[parameter].state
-            states = [known.get(part, {}) for part in self._list_parts(parameter)]
+            part_states = self._optimizers[parameter].state
+            states = [part_states.get(part, {}) for part in self._list_parts(parameter)]
             state = gather(states[0])
             if state and parameter in self._apart:
                 state = self._apart[parameter].join_states(states)
@@ -182,12 +182,12 @@ class PhaseOptimizer:
                 if isinstance(value, Tensor):
                     value = value.to(parameter.device, copy=True)
                 on_device[key] = value
-            known = self._optimizers[parameter].state
+            part_states = self._optimizers[parameter].state
             if parameter in self._apart:
-                apart = self._apart[parameter]
-                known.update(zip(apart.parts, apart.split_state(on_device), strict=True))
+                maps = self._apart[parameter]
+                part_states.update(zip(maps.parts, maps.split_state(on_device), strict=True))
             else:
-                known[parameter] = spread(on_device, parameter)
+                part_states[parameter] = spread(on_device, parameter)
 
 
 def is_decaying_matrix(name: str, parameter: nn.Parameter) -> bool:
