@@ -174,13 +174,13 @@ class StopSignals(contextlib.ExitStack):
 
 
 @contextlib.contextmanager
-def hold_signals(*numbers: int) -> Iterator[None]:
-    """Have signals that ask to stop come after the block, as KeyboardInterrupt.
+def hold_signals() -> Iterator[None]:
+    """Have SIGINT and SIGTERM come after the block, as KeyboardInterrupt.
 
     Programs that the block starts do not see them at all. A second Ctrl-C insists.
     """
-    with StopSignals(*numbers) as signals:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as signals:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             yield
         finally:

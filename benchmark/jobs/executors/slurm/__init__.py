@@ -346,7 +346,7 @@ class Submission:
             for task in tasks
         ]
         unit_ids = [[unit.id for unit in task] for task in tasks]
-        with hold_signals(signal.SIGINT, signal.SIGTERM):
+        with hold_signals():
             array = commands.submit(self._logs, python, parameters, Task.__call__, work)
             _write_note(self.folder, array, kind, unit_ids)
         self.sent.append(array)
