@@ -15,17 +15,20 @@ from benchmark.data.documents import DataError
 from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokenizer import EOS
 from benchmark.data.tokens import measure_unigram_perplexity
+from benchmark.downstream.tasks import decontaminate_tasks, find_example_keys, load_tasks
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.ledger.ledger import MEASURED_OTHERWISE
 from benchmark.ledger.records import EvaluationLine, StageLine, find_last
 from benchmark.ledger.store import Store
 from benchmark.models import load
+from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.training.declaration import open_ledger
 from benchmark.training.evaluate import measure_loss
 from benchmark.training.processes import World
 from benchmark.training.run import Run
+from tests.support.record_lines import write_lines
 from tests.support.texts import sentences, write
 
 WORDS = [f"word{number}" for number in range(300)]
@@ -174,3 +177,31 @@ def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Pat
     assert identity.why == MEASURED_OTHERWISE and identity.keys == clean.keys
     clean = train(tiny, config)
     assert not open_ledger(clean.store, methods.build).identify(config).why
+
+
+def test_scores_of_clean_tests_are_found_again(tmp_path: Path) -> None:
+    """Oracle: the keys of the tasks that models are scored on, of which one lacks an example.
+
+    They are not known before anybody has looked, nor without the stream.
+    """
+    config = make_config(tmp_path)
+    tasks = []
+    for name, test in (("first", [COPIED[0], "new text"]), ("second", ["another", "more text"])):
+        files = {}
+        for split in ("train", "dev", "test"):
+            texts = test if split == "test" else [f"{split} one", f"{split} two"]
+            pairs = zip("xy", texts, strict=True)
+            lines = [{"text": text, "label": label} for label, text in pairs]
+            files[split] = tmp_path / f"{name}.{split}"
+            write_lines(files[split], lines)
+        paths = {split: str(path) for split, path in files.items()}
+        tasks.append({"name": name, "domain": "python", **paths})
+    suite = load_suite("demo", {"tasks": tasks})
+    store = Store(tmp_path / "runs")
+    assert find_example_keys(suite, [config], store) == {}
+    prepare_corpus(config, store)
+    assert find_example_keys(suite, [config], store) == {"first": "", "second": ""}
+    scored = decontaminate_tasks(load_tasks(suite, store), config, store)
+    assert [data.left_out for data in scored] == [1, 0]
+    keys = {data.task.name: data.key for data in scored}
+    assert find_example_keys(suite, [config], store) == keys

@@ -545,33 +545,43 @@ def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) 
 
     `configs` are the suite's runs. In an archive a key is that of the examples that they were: see
     Ledger. It is "" where other examples were looked for here, but not these: then no score is
-    believed to be of them. A task lacks one where the stream is not prepared here that its test may
-    stand in.
+    believed to be of them. A task has none where the stream that its test may stand in is not
+    prepared here.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
         return dict(read_json(file, "restore the archive")) if file.exists() else {}
     share = suite.data.valid_share
-    place = Place(store.data, makes=False)
     keys = {}
+    tasks = []
     for task in suite.tasks:
         try:
             data = load_examples(task, suite.domains, store.data, makes=False, valid_share=share)
-            if suite.data.near_copies == "keep":
-                keys[task.name] = data.key
-                continue
-            prepared = find_prepared_corpus(configs[0], store)
-            if prepared:
-                [marked] = mark_in_stream([mark_in_train(data, place)], prepared, place)
-                keys[task.name] = marked.leave_out_leaks().key
-        except Unprepared:  # nobody has looked yet whether these stand in training text
-            keys[task.name] = ""
+            tasks.append(data)
         except NotRead:
             if (store.data / "tasks").exists():
                 keys[task.name] = ""
         except NotHere:
             pass
-    return keys
+    if suite.data.near_copies == "keep":
+        return keys | {data.task.name: data.key for data in tasks}
+    return keys | _find_clean_keys(tasks, configs[0], store)
+
+
+def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store) -> dict[str, str]:
+    """The keys of tasks without the examples of test that are known to stand in training text.
+
+    They are "" where nobody has looked yet. There are none where the stream is not prepared.
+    """
+    place = Place(store.data, makes=False)
+    prepared = find_prepared_corpus(config, store)
+    if not prepared:
+        return {}
+    try:
+        marked = mark_in_stream([mark_in_train(data, place) for data in tasks], prepared, place)
+        return {data.task.name: data.leave_out_leaks().key for data in marked}
+    except Unprepared:
+        return {data.task.name: "" for data in tasks}
 
 
 def select_scores(

@@ -18,7 +18,6 @@ import logging
 import re
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
