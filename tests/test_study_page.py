@@ -56,7 +56,7 @@ def test_the_demo() -> None:
     [place] = re.findall(r'<img .*src="(.*?)"', (ROOT / "README.md").read_text("utf-8"))
     with Image.open(ROOT / place) as picture:
         named = dict(
-            re.findall(r"[,:] ([A-Z][^,]*?) ([\d.]+)(?=, |\.( |$))", picture.info["Description"])
+            re.findall(r"[,:] ([A-Z][^,]*?) ([\d.]+)(?=, |\.(?: |$))", picture.info["Description"])
         )
     assert len(named) == 5 and all(
         float(named[row]) == pytest.approx(expected[row][0], abs=0.0501) for row in named
