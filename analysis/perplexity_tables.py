@@ -263,6 +263,45 @@ def _measure(
     return values
 
 
+TIMES = {  # by the field of `metrics.TimeAverages`
+    "backward": Column("Backward", lower=True),
+    "same_time": Column("Same time", lower=True),
+    "forward": Column("Forward", lower=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeTable(TableExhibit):
+    """For streams in time: perplexity of earlier, of the same and of later periods than each stage.
+
+    `analysis.metrics.average_over_time` defines them. They are of runs that finished.
+    """
+
+    def _build(self, study: Study) -> Table:
+        blocks = [self._make_block(part) for part in study.parts]
+        about = (
+            "Backward: mean over all stages and the domains before the stage's own. Same time: of "
+            "each stage's own domain. Forward: of the domains after it. Means are geometric "
+            "(TiC-LM, Li et al. 2025)."
+        )
+        return self.finish_measurements(study, [*TIMES.values()], blocks, [about])
+
+    def _make_block(self, part: Study) -> Block:
+        finished = {*part.finished["run"]}
+        measured: dict[str, list[metrics.TimeAverages]] = {run.row: [] for run in part.runs}
+        for run in part.runs:
+            if run.id in finished:
+                measured[run.row].append(metrics.average_over_time(_make_perplexity_matrix(run)))
+        rows = []
+        for row, averages in measured.items():
+            cells = []
+            for name, column in TIMES.items():
+                cell = _make_cell([getattr(average, name) for average in averages], column)
+                cells.append(cell if averages else Cell(missing=True))
+            rows.append(TableRow(row, tuple(cells)))
+        return Block(self.choose_heading(part), tuple(rows), part.suite)
+
+
 def _find_budget(last: pd.DataFrame, unit: str, target: float) -> float:
     """What a run's last stage spent until AP stays at a target or below.
 

@@ -1,0 +1,61 @@
+"""The averages of streams in time: of periods before, of and after the one just learned."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis import metrics
+from analysis.study import Study
+from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.runs import load_runs
+from tests.support import synthetic
+
+NAN = math.nan
+# by hand: 2 x 4 x 8 = 4^3 below the diagonal, 3 x 9 x 27 = 9^3 on it, 5 x 5 x 40 = 10^3 above
+MATRIX = ((3.0, 5.0, 5.0), (2.0, 9.0, 40.0), (4.0, 8.0, 27.0))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        (MATRIX, (4.0, 9.0, 10.0)),
+        (((7.0,),), (NAN, 7.0, NAN)),
+        (((3.0, NAN), (2.0, 27.0)), (2.0, 9.0, NAN)),
+        (((3.0, math.inf), (2.0, 27.0)), (2.0, 9.0, math.inf)),
+    ],
+)
+def test_averages_are_of_the_triangles_and_the_diagonal(matrix, expected):
+    """Oracle: cube roots by hand; one period has none before or after it, and what was not
+    measured has no average.
+    """
+    averages = metrics.average_over_time(matrix)
+    found = (averages.backward, averages.same_time, averages.forward)
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_table_shows_them_of_each_finished_run(tmp_path):
+    """Oracle: `MATRIX`, written into the records of two seeds of one row, the second one doubled;
+    a row without an end misses all three.
+    """
+    synthetic.write(tmp_path, "demo", seeds=2)
+    runs = [run for run in load_runs(tmp_path, "demo") if run.row in ("ER", "Naive")]
+    for run in runs:
+        run.line.domains = run.line.domains[:3]
+        del run.stages[3:]
+        names = [domain.name for domain in run.domains]
+        for lines, perplexities in zip(run.stages, MATRIX, strict=True):
+            for line in lines:
+                if isinstance(line, EvaluationLine):
+                    values = np.multiply(perplexities, 1 + run.seed).tolist()
+                    line.perplexity = dict(zip(names, values, strict=True))
+    naive = [run for run in runs if run.row == "Naive"]
+    for run in naive:
+        del run.stages[2]
+    table = synthetic.load("time_averages").build(Study("demo", runs))
+    assert [column.name for column in table.columns] == ["Backward", "Same time", "Forward"]
+    rows = {row.label: row.cells for row in table.blocks[0].rows}
+    assert [cell.mean for cell in rows["ER"]] == pytest.approx([6.0, 13.5, 15.0])
+    assert [cell.missing for cell in rows["Naive"]] == [True, True, True]
