@@ -130,7 +130,7 @@ def find_near_copies(
     the tokenizer cuts words. A document of fewer words has no run. Of scripts that are written
     without blanks between words each letter is a word.
     """
-    words = _Words(bpe, eos)
+    words = WordRuns(bpe, eos)
     suspect_runs = [words.hash_runs(suspect) for suspect in suspects]
     run_arrays = [np.empty(0, np.uint64)]
     run_arrays += [runs for runs, _ in suspect_runs]
@@ -160,11 +160,11 @@ def find_near_copies(
 
 def count_unchecked(bpe: Tokenizer, eos: int, ids: NDArray[Any]) -> int:
     """How many documents are not checked for near copies, as they have no run of RUN words."""
-    _, numbers = _Words(bpe, eos).hash_runs(np.asarray(ids))
+    _, numbers = WordRuns(bpe, eos).hash_runs(np.asarray(ids))
     return int((np.asarray(ids) == eos).sum()) - len(np.unique(numbers))
 
 
-class _Words:
+class WordRuns:
     """Hashes of words, put together from those of the letters in their tokens.
 
     Letters of scripts that are written without blanks (LONE) are words by themselves.
@@ -256,7 +256,7 @@ class _Characters:
     """
 
     def __init__(self, words: Mapping[int, str], size: int, has_bytes: bool) -> None:
-        values = {symbol: value for value, symbol in enumerate(_list_byte_symbols())}
+        values = {symbol: value for value, symbol in enumerate(list_byte_symbols())}
         self._has_bytes = has_bytes
         alphabet = sorted({letter for word in words.values() for letter in word})
         numbers = {letter: number for number, letter in enumerate(alphabet, start=1)}
@@ -315,7 +315,7 @@ def _is_lone(codes: Numbers) -> NDArray[np.bool_]:
     return is_lone
 
 
-def _list_byte_symbols() -> list[str]:
+def list_byte_symbols() -> list[str]:
     """The symbol of each byte in the tokens of byte-level tokenizers (GPT-2's)."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [value for value in range(256) if value not in printable]
