@@ -434,15 +434,25 @@ def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(
     assert tiny.waves() == notes and slurm.jobs == queue
 
 
-def test_cancel_ends_reports_of_earlier_calls(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: the queue: a call that adds a seed sends a report of its own, and none is left."""
-    assert tiny.submit() == 0
-    assert tiny.call("run", "--executor", "slurm", "--seeds", "0,1") == 0
-    reports = [id for id, array in slurm.arrays.items() if ":report" in array.text]
-    assert len(reports) == 2
-    assert {*reports} <= {*slurm.jobs}
+def test_a_run_replaces_the_report_that_waits(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: the queue: calls that add a seed send a report each. One that waits is ended, which
+    one that runs is not, nor that of another suite; `cancel` ends both of this one.
+    """
+    other = copy.copy(tiny)
+    other.file = tiny.file.with_stem("other")
+    other.file.write_text(tiny.file.read_text())
+    assert tiny.submit() == other.submit() == 0
+    [theirs] = other.ids("report").values()
+    assert tiny.submit("--seeds", "0,1") == 0
+    first, second = [wave["id"] for wave in tiny.waves() if wave["kind"] == "report"]
+    assert first not in slurm.jobs
+    assert {second, theirs} <= {*slurm.jobs}
+    slurm.states[second] = "RUNNING"
+    assert tiny.submit("--seeds", "0,1,2") == 0
+    third = tiny.waves()[-1]["id"]
+    assert {second, third, theirs} <= {*slurm.jobs}
     assert tiny.call("cancel") == 0
-    assert slurm.jobs == []
+    assert {*slurm.jobs} == {*other.ids().values()}
 
 
 def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:

@@ -241,8 +241,16 @@ class Submission:
             rest = 0
             for wave in [*waves, self.plan.report]:
                 kind = wave.kind
-                if kind == "report" and self.refused and not self.sent:
-                    raise SlurmError(f"nothing is submitted, as Slurm refused {self.refused[0]}")
+                if kind == "report":
+                    if self.refused and not self.sent:
+                        cause = self.refused[0]
+                        raise SlurmError(f"nothing is submitted, as Slurm refused {cause}")
+                    # the new one waits for all that the report of an earlier call waits for
+                    commands.cancel(
+                        id
+                        for id, queued in queue.items()
+                        if self._name_jobs(kind) in queued.name and queued.state == "waiting"
+                    )
                 # stages may go on from those of the wave before
                 order = ORDER.index(kind) + (kind in ("prepare", "stages"))
                 dependencies = [
@@ -358,6 +366,9 @@ class Submission:
         first = tasks[0][0]
         print(f"{array}  {kind}: {len(tasks)} jobs ({first.name}, ...){order}")
 
+    def _name_jobs(self, kind: Kind) -> str:
+        return f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
+
     def _list_parameters(
         self,
         kind: Kind,
@@ -368,7 +379,7 @@ class Submission:
         """The parameters of submitit for an array that runs the copy of the code."""
         budget_units = {unit.config.budget.unit for task in tasks for unit in task}
         parameters = request.list_parameters(kind, budget_units)
-        parameters["job_name"] = f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
+        parameters["job_name"] = self._name_jobs(kind)
         if dependencies:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
         for array in dependencies:
