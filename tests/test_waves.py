@@ -5,6 +5,7 @@ table in memory.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import errno
 import json
 import os
@@ -25,6 +26,7 @@ from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.pool import do_unit
+from benchmark.jobs.state import StageState
 from benchmark.jobs.work import Train, Worker
 from benchmark.ledger import records
 from benchmark.ledger.runs import make_run_line
@@ -162,6 +164,38 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
         ("stages", ["tiny:stages-wood-of-naive-s0"]),
         ("stages", ["tiny:stages-wood+sea-of-naive-s0"]),
         ("train", ["tiny:train-naive-s0", "tiny:train-late-s0", "tiny:train-er-s0"]),
+    ]
+
+
+def test_an_array_begins_with_the_runs_that_have_most_left(
+    tiny: SuiteFolder, slurm: FakeSlurm
+) -> None:
+    """Oracle: by hand: steps of 4 layers are more work than as many of 2. Of equal runs the last
+    row begins. A trained stage is not left. Seconds are as long for each model.
+    """
+    ladder = "[{ layers = 1, hidden_size = 16 }, { layers = 4, hidden_size = 16 }]"
+    rows = [f'{{ name = "large", method = "naive", set = {{ "model.ladder" = {ladder} }} }}', *ROWS]
+    tiny.write(*rows)
+    assert tiny.submit() == 0
+    [train] = [wave["units"] for wave in tiny.waves() if wave["kind"] == "train"]
+    ids = {row: [f"train-{tiny.config(row).id}"] for row in ("large", "Naive", "ER")}
+    assert train == [ids["large"], ids["ER"], ids["Naive"]]
+    plan = tiny.plan()
+    large, naive, er = plan.states
+    begun = dataclasses.replace(er, stages=(StageState(done=True),))
+    plan = dataclasses.replace(plan, states=[large, begun, naive])
+    plan.__dict__["wanted"] = plan.states  # they are waiting
+    assert [unit.name for unit in plan.waves[-1].units] == [
+        "tiny:train-er-s0",
+        "tiny:train-naive-s0",
+        "tiny:train-large-s0",
+    ]
+    tiny.file.write_text(tiny.file.read_text().replace('unit = "steps"', 'unit = "seconds"'))
+    tiny._configs = []
+    assert [unit.name for unit in tiny.plan().waves[-1].units] == [
+        "tiny:train-large-s0",
+        "tiny:train-naive-s0",
+        "tiny:train-er-s0",
     ]
 
 

@@ -197,11 +197,11 @@ def work_through(
 ) -> list[Unit]:
     """Do units, the last first, one after the other in each slot; where one fails the others go on.
 
-    Suites name the rows of larger models last: begun first, none of them is alone at the end while
-    a core is idle. What another process has is left until nothing else is to do. Then `when_idle`
-    is told, and it is tried every ten seconds. `show` is told which are under way. Returns the
-    units that failed. Raises Stopped, after checkpoints, when asked to stop or where a unit's own
-    process was, and what `when_idle` raises.
+    The last have most work left: begun first, none of them is alone at the end while a core is
+    idle. What another process has is left until nothing else is to do. Then `when_idle` is told,
+    and it is tried every ten seconds. `show` is told which are under way. Returns the units that
+    failed. Raises Stopped, after checkpoints, when asked to stop or where a unit's own process was,
+    and what `when_idle` raises.
     """
     from benchmark.training.processes import Sources, start_fork_server
 

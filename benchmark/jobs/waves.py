@@ -35,7 +35,9 @@ from benchmark.jobs.work import (
     TrainShared,
     Unit,
 )
-from benchmark.settings.suite import RunConfig, Suite
+from benchmark.settings.suite import RunConfig, Suite, pick_for_stage
+from benchmark.settings.units import UNITS
+from benchmark.training.evaluation_time import count_parameters
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,12 @@ class Plan:
         """Waves of stages that several runs share, what others go on from first, and then all runs.
 
         Of stages that the same runs share only the last has a unit, which trains those before it.
+        The runs with most work left are last: executors begin there.
         """
-        users = Counter(key for state in self.wanted for key in state.planned)
+        wanted = sorted(self.wanted, key=measure_work_left)
+        users = Counter(key for state in wanted for key in state.planned)
         waves: list[dict[str, Unit]] = []
-        for state in self.wanted:
+        for state in wanted:
             config = state.config
             depth = 0
             counts = [users[key] for key in state.planned] + [1]
@@ -182,8 +186,7 @@ class Plan:
                 depth += 1
         shared = [Wave("stages", list(units.values())) for units in waves]
         runs = [
-            Train(self.runs, state.config, state.config.id, self.survey.build)
-            for state in self.wanted
+            Train(self.runs, state.config, state.config.id, self.survey.build) for state in wanted
         ]
         return [*shared, Wave("train", runs)]
 
@@ -227,6 +230,24 @@ class Plan:
                 key = state.planned[-1]
                 units.setdefault(key, MeasureModels(self.runs, state.config, key, measures))
         return list(units.values())
+
+
+def measure_work_left(run: RunState) -> float:
+    """The budgets of a run's missing stages, which compares with those of runs in the same unit.
+
+    Where a larger model makes an amount dearer it is multiplied by the model's parameters.
+    """
+    config = run.config
+    unit = UNITS[config.budget.unit]
+    ladder = config.model.ladder
+    work = 0.0
+    for stage in range(len(run.finished), len(config.domains)):
+        amount = pick_for_stage(config.budget.amount, stage)
+        if not (unit.in_seconds or unit.charges_flops):
+            size = ladder[min(stage, len(ladder) - 1)]
+            amount *= count_parameters(size, config.tokenizer.vocabulary)
+        work += amount
+    return work
 
 
 def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
@@ -293,8 +314,8 @@ def drop_under_way(waves: Iterable[Wave], jobs: Iterable[Job]) -> list[Wave]:
 def group_by_run(units: Iterable[Unit], size: int) -> list[tuple[Unit, ...]]:
     """The units of each `size` runs.
 
-    Suites name the rows of larger models last. These come first, so that none of them is alone at
-    the end. Within a group they stay last, for `pool.work_through` begins there.
+    The last units have most work left. They come first, so that none of them is alone at the end.
+    Within a group they stay last, for `pool.work_through` begins there.
     """
     runs: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
