@@ -71,6 +71,7 @@ EXAMPLES = {
     "[evaluate]": 'evaluate = { tasks = ["hellaswag"], limit = 100 }',
     "[slurm]": 'slurm = { partition = "gpu", time = 600 }',
     "[slurm.prepare]": 'slurm.prepare = { partition = "cpu", mem = "64GB" }',
+    "[slurm.train]": "slurm.train = { nodes = 2, gpus_per_node = 4 }",
 }
 
 TYPES = {

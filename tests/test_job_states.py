@@ -102,6 +102,7 @@ def test_how_a_job_ended_is_in_its_files(
         ("FAILED|0:53|n4", "failed", ("failed on n4 ", "(0:53)", 'slurm.exclude = "n4"')),
         ("NODE_FAIL|0:0|n4", "failed", ("failed on n4 ",)),
         ("CANCELLED by 0|0:0|None assigned", "interrupted", (" before it began",)),
+        ("RUNNING|0:0|n4", "interrupted", (" before it began",)),
     ],
 )
 def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
@@ -117,7 +118,34 @@ def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
     run = tiny.states()["ER"]
     assert run.state == expected
     assert all(detail in run.detail for detail in details)
-    assert (run.job is not None and run.job.node == "n4") == (expected == "failed")
+    assert run.job is not None
+    assert run.job.node == account.split("|")[2]
+
+
+@pytest.mark.parametrize(
+    ("account", "expected", "detail"),
+    [
+        ("OUT_OF_MEMORY|0:125|n4", "failed", " slurm.train.mem; 0 of"),
+        ("TIMEOUT|0:0|n4", "interrupted", " slurm.train.time; 0 of"),
+        ("CANCELLED by 0|0:15|n4", "interrupted", " cancelled; 0 of"),
+        ("FAILED|1:0|n4", "failed", ": KeyError: 'x'; 0 of"),
+    ],
+)
+def test_how_a_job_ended_is_in_slurms_accounts(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys, account: str, expected: str, detail: str
+) -> None:
+    """Oracle: the states of jobs in the manual of sacct, of a job whose log has no word of Slurm,
+    and the node that it was on.
+    """
+    assert tiny.submit() == 0
+    job = tiny.job("ER")
+    slurm.accounts[job] = account
+    slurm.end([job], "KeyError: 'x'")
+    run = tiny.states()["ER"]
+    assert run.state == expected and detail in run.detail
+    capsys.readouterr()
+    tiny.call("status")
+    assert re.search(rf"{expected} .*{job} .*\bn4\b", capsys.readouterr().out)
 
 
 def test_a_job_that_slurm_holds_is_told_with_its_cure(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
@@ -130,33 +158,14 @@ def test_a_job_that_slurm_holds_is_told_with_its_cure(tiny: SuiteFolder, slurm: 
     assert f"`scontrol release {job}`" in run.detail
 
 
-@pytest.mark.parametrize(
-    ("log", "expected", "detail"),
-    [
-        (
-            f"{CANCELLED} ***\nsubmitit INFO - Starting with JobEnvironment()\nsubmitit INFO - "
-            "Loading",
-            "interrupted",
-            "cancelled",
-        ),
-        (
-            "/var/spool/job12: line 5: module: command not found\n",
-            "failed",
-            ": module: command not found",
-        ),
-    ],
-)
-def test_how_a_job_ended_that_had_nothing_to_say(
-    tiny: SuiteFolder, slurm: FakeSlurm, log: str, expected: str, detail: str
-) -> None:
-    """Oracle: what stands in the log before a start that a signal ended at once, or in place of any
-    start.
-    """
+def test_how_a_job_ended_that_never_started(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: what stands in the log in place of any start."""
     assert tiny.submit() == 0
     slurm.end([tiny.job("ER")], "x")
-    Path(next(listed.log for listed in tiny.jobs() if listed.id == tiny.job("ER"))).write_text(log)
+    log = Path(next(listed.log for listed in tiny.jobs() if listed.id == tiny.job("ER")))
+    log.write_text("/var/spool/job12: line 5: module: command not found\n")
     run = tiny.states()["ER"]
-    assert run.state == expected and detail in run.detail
+    assert run.state == "failed" and ": module: command not found" in run.detail
 
 
 def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm) -> None:

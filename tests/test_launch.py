@@ -9,7 +9,7 @@ import submitit
 from submitit.slurm.slurm import _make_sbatch_string
 
 from benchmark.jobs import executors
-from benchmark.jobs.executors.slurm.settings import KINDS, JobKind, Slurm
+from benchmark.jobs.executors.slurm.settings import KINDS, Slurm, TrainKind
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.settings import load
@@ -19,7 +19,7 @@ from benchmark.settings.suite import RunConfig
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
-OURS = {"python", "reservation", "runs_per_job", *KINDS}
+OURS = {"python", "runs_per_job", *KINDS}
 NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
 
 
@@ -41,12 +41,12 @@ def test_a_section_takes_every_key(tiny: SuiteFolder) -> None:
     """Oracle: the keys of `[slurm]` but its sections; those of centres by the words of the batch
     script. A job that is one process says so of keys that are for several.
     """
-    assert set(JobKind.model_fields) == set(Slurm.model_fields) - {*KINDS}
+    assert set(TrainKind.model_fields) == set(Slurm.model_fields) - {*KINDS}
     sections = """account = "gpu-hours"
 mem = "64GB"
 [slurm.prepare]
 account = "cpu-hours"
-reservation = "course"
+additional_parameters = { reservation = "course" }
 nodelist = "n[1-2]"
 mem_per_cpu = "4GB"
 setup = ["module load x"]
@@ -181,9 +181,9 @@ def test_whole_nodes_under_a_wall_time() -> None:
     """The rule of docs/slurm_and_gpus.md: a budget in seconds asks for whole nodes, unless
     `exclusive = false`.
     """
-    assert Slurm().takes_whole_nodes("seconds") is True
-    assert Slurm().takes_whole_nodes("steps") is False
-    assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
+    assert Slurm().list_parameters("train", ["seconds"])["exclusive"] is True
+    assert "exclusive" not in Slurm().list_parameters("train", ["steps"])
+    assert "exclusive" not in Slurm().list_parameters("score", ["seconds"])
     assert "exclusive" not in Slurm(exclusive=False).list_parameters("train", ["seconds"])
 
 

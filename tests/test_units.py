@@ -39,7 +39,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     length = load_suite(str(suite)).data.text_length
     unit = Unit("rows", "Training rows", "rows of text", lambda work: work.tokens / length)
     monkeypatch.setitem(UNITS, "rows", unit)
-    assert not Slurm().takes_whole_nodes("rows")
+    assert "exclusive" not in Slurm().list_parameters("train", ["rows"])
     drawn: list[matplotlib.figure.Figure] = []
     make_picture = figures.make_picture
     monkeypatch.setattr(

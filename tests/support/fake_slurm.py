@@ -27,6 +27,7 @@ class Submitted:
 
 
 DONE = "done"
+LATE = "RUNNING|0:0|n1"  # what accounts say that are behind
 
 
 class FakeSlurm:
@@ -85,8 +86,12 @@ class FakeSlurm:
         if command == ("scontrol", "show", "config"):
             return f"MaxArraySize            = {self.largest}\n"
         if command[0] == "sacct":
-            asked = command[command.index("-j") + 1].split(",")
-            return "".join(f"{job}|{self.accounts[job]}\n" for job in asked if job in self.accounts)
+            asked = command[-1].partition("=")[2].split(",")
+            return "".join(
+                f"{job}|REQUEUED|0:0|n1\n" * self.restarts.get(job, 0)
+                + f"{job}|{self.accounts.get(job, LATE)}\n"
+                for job in asked
+            )
         if command[0] == "scancel":
             of = {job: {job, job.partition("_")[0]} for job in self.jobs}
             self.end([job for job, ids in of.items() if ids & {*command[1:]}])

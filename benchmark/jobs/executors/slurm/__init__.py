@@ -17,12 +17,12 @@ import json
 import logging
 import re
 import shlex
-import shutil
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,20 +55,21 @@ KEYS = {
     "Node": "nodes",
     "GRES": "gpus_per_node",
 }
-OF_SLURM = ("srun: ", "slurmstepd")  # how lines in a job's log begin that are not its own
-ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of the job
-    r"oom.kill|exceeded memory limit": (
+OF_SLURM = ("srun: ", "slurmstepd")  # how lines of Slurm in a job's log begin
+# how a job ended, by its state in Slurm's accounts, or by what Slurm says in its log where nobody
+# keeps accounts, or they are late; KIND is that of the job
+ENDINGS = {
+    "OUT_OF_MEMORY|oom.kill|exceeded memory limit": (
         "failed",
         "its job needed more memory than it asked for: raise slurm.KIND.mem",
     ),
-    r"\*\*\* JOB .* DUE TO TIME LIMIT": (
+    "TIMEOUT|DUE TO TIME LIMIT": (
         "interrupted",
         "its job could not save before its time limit: raise slurm.KIND.time",
     ),
-    r"\*\*\* JOB .* CANCELLED": ("interrupted", "its job was cancelled"),
+    r"CANCELLED by|\*\*\* JOB": ("interrupted", "its job was cancelled"),
 }
 FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # how states of a bad node begin, in accounts
-NO_ACCOUNT = ("", "", "")
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
@@ -211,7 +212,6 @@ class Submission:
         self._arrays: dict[str, str] = {}  # kinds of those that others may wait for
         self._runs: dict[str, list[set[str]]] = {}  # by array, those that each job of it trains
         self.refused: list[str] = []  # which jobs, and why
-        self._is_full = False  # whether Slurm takes no more jobs
 
     def submit(self) -> int:
         """Submit what is missing and not under way.
@@ -234,7 +234,7 @@ class Submission:
             self._logs = self.folder / getpass.getuser()
             make_own_folder(self._logs)
             self._code = copy_code(ROOT, CODE, self.plan.runs / "code")
-            self._largest = commands.ask_largest_array()
+            self._largest = commands.ask_largest_array()  # 0: Slurm takes no more jobs
             for job in jobs:
                 if job.is_under_way and self.plan.needs(job):
                     self._arrays[job.id.partition("_")[0]] = job.kind
@@ -243,8 +243,7 @@ class Submission:
                 kind = wave.kind
                 if kind == "report":
                     if self.refused and not self.sent:
-                        cause = self.refused[0]
-                        raise SlurmError(f"nothing is submitted, as Slurm refused {cause}")
+                        raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
                     # the new one waits for all that the report of an earlier call waits for
                     commands.cancel(
                         id
@@ -269,11 +268,10 @@ class Submission:
 
         None was submitted after all else, as Slurm took no more, or the last came to nothing.
         """
-        notes = read_notes(self.folder)
-        states = ("interrupted", "failed") if self.plan.retry_failed else ("interrupted",)
-        if any(job.kind == "report" and job.state in states for job in jobs):
+        if any(note["kind"] != "report" for note in read_notes(self.folder)[-1:]):
             return True
-        return bool(notes and notes[-1]["kind"] != "report")
+        states = ("interrupted", "failed") if self.plan.retry_failed else ("interrupted",)
+        return any(job.kind == "report" and job.state in states for job in jobs)
 
     def _send_scores(
         self, request: Slurm, units: Sequence[Unit], dependencies: Sequence[str]
@@ -303,17 +301,16 @@ class Submission:
         Returns how many units are left.
         """
         tasks = [task for task in tasks if task]
-        while tasks and not self._is_full:
+        while tasks and self._largest:
             piece = tasks[: self._largest]
             try:
                 self._send(kind, request, piece, dependencies)
                 tasks = tasks[len(piece) :]
             except Refusal as error:
-                self._is_full = bool(re.search(FULL, str(error)))
-                if self._is_full and len(piece) > 1:  # the queue may have room for some
-                    self._largest = -(-len(piece) // 2)
-                    self._is_full = False
-                    continue
+                if re.search(FULL, str(error)):
+                    self._largest = len(piece) // 2
+                    if self._largest:  # the queue may have room for some
+                        continue
                 cure = _name_cure(str(error), kind)
                 self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}")
                 break  # others may ask for what there is
@@ -345,7 +342,7 @@ class Submission:
             Task(
                 units=task,
                 gpus="gres" in parameters,
-                exclusive=parameters.get("exclusive", False),
+                exclusive=parameters.get("exclusive") is True,
                 folder=Path.cwd(),
                 sources=sources,
                 side_by_side=side_by_side,
@@ -387,14 +384,11 @@ class Submission:
             if 1 < len(tasks) == len(self._runs.get(array, ())):
                 parameters["dependency"] = f"aftercorr:{array}?afterany:{array}"
         code = shlex.quote(str(self._code))
-        setup = [
-            *parameters["setup"],
+        parameters["setup"] += [
             f"cd {code}",
             f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
+            *(f"export {name}=${{{name}:-{value}}}" for name, value in COMPUTES.items()),
         ]
-        for name, value in COMPUTES.items():
-            setup.append(f"export {name}=${{{name}:-{value}}}")
-        parameters["setup"] = setup
         return parameters
 
 
@@ -451,36 +445,30 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
             id = f"{note['id']}_{number}" if len(note["units"]) > 1 else note["id"]
             notes[id] = note
             last_jobs |= dict.fromkeys(task_units, id)
+    if queue is None:
+        try:
+            queue = _ask_queue(folder) if notes else {}
+        except SlurmError as error:
+            logging.warning("%s: what follows is from the records alone", error)
+            queue = dict.fromkeys(notes, Queued("unknown", "Slurm does not answer"))
     units_by_job: dict[str, list[str]] = defaultdict(list)
     for unit, id in last_jobs.items():
         units_by_job[id].append(unit)
-    is_silent = False
-    if queue is None:
-        queue = {}
-        try:
-            if notes:
-                queue = _ask_queue(folder)
-        except SlurmError as error:
-            logging.warning("%s: what follows is from the records alone", error)
-            is_silent = True
-    logs = {id: commands.find_log(folder / notes[id]["user"], id) for id in units_by_job}
-    accounts: dict[str, list[str]] = {}
-    without_log = [id for id, log in logs.items() if id not in queue and not log.exists()]
-    if without_log and not is_silent:
-        accounts = commands.ask_accounts(without_log)
+    logs: dict[str, Path] = {}
+    for id in units_by_job:
+        log = commands.find_log(folder / notes[id]["user"], id)
+        if not commands.has_succeeded(log):
+            logs[id] = log
+    over = logs.keys() - queue
+    accounts = commands.ask_accounts(over) if over else {}
     jobs = []
-    for id, units in units_by_job.items():
+    for id, log in logs.items():
         note = notes[id]
-        log = logs[id]
-        queued = queue.get(id) or _read_ending(
-            log, note["kind"], is_silent, accounts.get(id, NO_ACCOUNT)
-        )
-        if queued.state == "done":
-            continue
+        queued = queue.get(id) or _read_ending(log, note["kind"], accounts.get(id, Queued("")))
         job = Job(
             id=id,
             kind=note["kind"],
-            units=tuple(units),
+            units=tuple(units_by_job[id]),
             state=queued.state,
             detail=queued.detail,
             submitted=note["time"],
@@ -492,39 +480,25 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
     return jobs
 
 
-def _read_ending(log: Path, kind: Kind, is_silent: bool, account: Sequence[str]) -> Queued:
-    """The state of a job that is not in the queue, by what it left.
-
-    It is unknown where Slurm was silent. `account`: what Slurm's accounts say of a job without a
-    log, where they are kept.
-    """
-    if commands.has_succeeded(log):
-        return Queued("done")
-    if is_silent:
-        return Queued("unknown", "Slurm does not answer")
+def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
+    """How a job that is over and not done ended, by Slurm's accounts and its log."""
     if not log.exists():
-        state, exit_code, node = account
-        if state.startswith(FAILED_THERE):
-            return Queued(
-                "failed",
-                f"failed on {node} before it could write its log ({exit_code}): does "
-                f'{node} see this folder? Else leave it out: slurm.exclude = "{node}"',
-                node,
-            )
-        return Queued("interrupted", "its job was ended before it began")
-    restarts, lines = commands.read_log(log)
-    slurm_lines = "\n".join(line for line in lines if line.startswith(OF_SLURM))
+        if not account.state.startswith(FAILED_THERE):
+            return replace(account, state="interrupted", detail="its job was ended before it began")
+        node = account.node
+        reason = (
+            f"failed on {node} before it could write its log ({account.detail}): does "
+            f'{node} see this folder? Else leave it out: slurm.exclude = "{node}"'
+        )
+        return replace(account, state="failed", detail=reason)
+    lines = commands.read_log(log)
+    of_slurm = [line for line in lines if line.startswith(OF_SLURM)]
     for pattern, (state, reason) in ENDINGS.items():
-        if re.search(pattern, slurm_lines):
-            detail = reason.replace("KIND", find_section(kind))
-            return Queued(state, detail, restarts=restarts)
-    job_lines = [
-        line
-        for line in lines
-        if line.strip() and not line.startswith((*OF_SLURM, commands.OF_SUBMITIT))
-    ]
-    detail = ": ".join(["its job failed", *job_lines[-1:]])
-    return Queued("failed", detail, restarts=restarts)
+        if re.search(pattern, "\n".join([account.state, *of_slurm])):
+            return replace(account, state=state, detail=reason.replace("KIND", find_section(kind)))
+    others = (*OF_SLURM, commands.OF_SUBMITIT)
+    own = [line for line in lines if line.strip() and not line.startswith(others)]
+    return replace(account, state="failed", detail=": ".join(["its job failed", *own[-1:]]))
 
 
 def cancel(suite: Suite, store: Store) -> list[str]:
@@ -544,22 +518,19 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 # What `run_all.py doctor` asks of Slurm
 
 
-LOCAL = "runs train on this machine; for a cluster, call this where jobs are submitted"
-
-
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Ask `sbatch --test-only` of each kind of job, by each request of a row.
 
     Where none is refused one node is asked by a job.
     """
-    if not shutil.which("sbatch"):
-        yield f"ok     no sbatch here: {LOCAL}"
-        return
     try:
         commands.ask("sinfo", "--noheader")
     except SlurmError as error:
         reason = str(error).replace("\n", " ")
-        yield f"none   Slurm gives no answer ({reason}): {LOCAL}"
+        yield (
+            f"none   Slurm gives no answer ({reason}): runs train on this machine; for a cluster, "
+            "call this where jobs are submitted"
+        )
         return
     budget_units = {config.budget.unit for config in configs}
     of_suite = Slurm.read(suite.sections)
@@ -602,18 +573,19 @@ def _check_node(request: Slurm, budget_units: set[str], folder: Path) -> str:
             patience=60.0 * ANSWER,
         )
     lines: list[str] = []
-    for log in folder.glob(commands.find_log(folder, "*").name):
+    for log in folder.glob("*.out"):
         lines += log.read_text().splitlines()
-    answer = next((line for line in lines if SEES in line), "")
-    if not answer:
-        failure = f"gave no answer within {ANSWER} minutes, or before its job ended"
-        if lines:
-            failure = f"said {lines[-1]!r}"
-        cure = "does it see this folder? see slurm.setup, slurm.python, slurm.partition"
-        return f"wrong  a node {failure}: {cure}"
-    if "gres" in parameters and answer.endswith(" 0 accelerators"):
-        return f"wrong  {answer}: look at its driver, and at torch's build for it"
-    return f"ok     {answer}"
+    for line in lines:
+        if SEES not in line:
+            continue
+        if "gres" in parameters and line.endswith(" 0 accelerators"):
+            return f"wrong  {line}: look at its driver, and at torch's build for it"
+        return f"ok     {line}"
+    failure = f"gave no answer within {ANSWER} minutes, or before its job ended"
+    if lines:
+        failure = f"said {lines[-1]!r}"
+    cure = "does it see this folder? see slurm.setup, slurm.python, slurm.partition"
+    return f"wrong  a node {failure}: {cure}"
 
 
 EXECUTOR = Executor(

@@ -68,10 +68,7 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
         if state in WAITING:
             word = "waiting"
             detail = reason.replace("None", "")
-            # Slurm sets a time before which a job that is queued again does not begin
-            if restarts != "0" and reason == "BeginTime":
-                detail = "Slurm starts it again soon"
-            elif "held" in reason.lower():
+            if "held" in reason.lower():
                 detail = f"{reason}: Slurm holds it until `scontrol release {id}`"
         jobs[id] = Queued(word, detail, node, int(restarts), name)
     return jobs
@@ -87,18 +84,21 @@ def ask_largest_array() -> int:
     return max(1, min(map(int, sizes), default=1))
 
 
-def ask_accounts(jobs: Iterable[str]) -> dict[str, list[str]]:
-    """State, exit code and nodes of jobs that have ended, by id; none where nobody keeps them."""
-    ids = ",".join(jobs)
-    columns = "JobID,State,ExitCode,NodeList"
+def ask_accounts(jobs: Iterable[str]) -> dict[str, Queued]:
+    """How jobs that are over ended, by id: Slurm's words for their states, and exit codes.
+
+    There is none where nobody keeps accounts.
+    """
+    accounts: dict[str, Queued] = {}
     try:
-        answer = ask("sacct", "-X", "-n", "-P", "-j", ids, "-o", columns)
+        columns = "--format=JobID,State,ExitCode,NodeList"
+        answer = ask("sacct", "-XnP", "--duplicates", columns, f"--jobs={','.join(jobs)}")
     except SlurmError:
-        return {}
-    accounts = {}
-    for line in answer.splitlines():
-        id, *account = line.split("|")
-        accounts[id] = account
+        return accounts
+    for line in answer.splitlines():  # one of each start
+        id, state, exit_code, node = line.split("|")
+        restarts = accounts[id].restarts + 1 if id in accounts else 0
+        accounts[id] = Queued(state, exit_code, node, restarts)
     return accounts
 
 
@@ -218,16 +218,7 @@ def has_succeeded(log: Path) -> bool:
     return path.exists() and b"success" in path.read_bytes()[:32]
 
 
-def read_log(log: Path) -> tuple[int, list[str]]:
-    """How often the job of this log was started again, and the lines of its last start.
-
-    Of a start that said nothing the lines before belong to it, too: they may tell what ended it.
-    """
+def read_log(log: Path) -> list[str]:
+    """The lines of the last start of the job of this log."""
     text = log.read_text(errors="replace")
-    *starts, last_start = text.split("Starting with JobEnvironment")
-    restarts = max(0, len(starts) - 1)
-    lines = last_start.splitlines()
-    for line in lines[1:]:
-        if line.strip() and not line.startswith(OF_SUBMITIT):
-            return restarts, lines
-    return restarts, text.splitlines()
+    return text.rpartition("Starting with JobEnvironment")[2].splitlines()

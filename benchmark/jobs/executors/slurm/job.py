@@ -50,11 +50,11 @@ PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
 
 
+@dataclass(eq=False)
 class Behind(Exception):
-    """All that a job has left to do waits for what other jobs train.
+    """All that a job has left to do waits for what other jobs train."""
 
-    Its arguments are the ids of these.
-    """
+    owners: Sequence[str]  # ids of these jobs
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Task:
 
     units: tuple[Unit, ...]
     gpus: bool  # whether it asked for some
-    exclusive: bool | str
+    exclusive: bool  # whether no other job is on its nodes
     folder: Path  # of who submitted it, to which paths are relative
     sources: Sources  # of who submitted it
     side_by_side: int = 0
@@ -105,7 +105,7 @@ class Task:
                     self._work(Worker(world, waits=False), signals)
         except Behind as behind:
             if place.rank == 0:
-                _queue_again(job.job_id, behind.args)
+                _queue_again(job.job_id, behind.owners)
         except Stopped:
             if place.rank == 0:  # it speaks for all
                 self._leave(signals, job.job_id, starts)
@@ -123,7 +123,7 @@ class Task:
             # a site may let a job's processes run on all cores, where another job may pin to the
             # same; a whole node has none
             core_count = int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
-            slots = share_job(self.side_by_side, core_count, self.exclusive is True)
+            slots = share_job(self.side_by_side, core_count, self.exclusive)
             work_through(self.units, slots, leave)
             return
         errors = []
@@ -168,15 +168,14 @@ def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
     jobs = world.agree({unit.find_owning_job() for unit in units})
     owners = jobs - {os.environ[JOB]}
     if owners and "" not in owners:
-        raise Behind(*sorted(owners))
+        raise Behind(owners=sorted(owners))
 
 
 def _is_preempted(job: str) -> bool:
     """Whether Slurm ends a job for another one; not where it cannot be asked."""
-    try:
+    answer = ""
+    with contextlib.suppress(SlurmError):
         answer = commands.ask("scontrol", "show", "job", job)
-    except SlurmError:
-        return False
     return bool(re.search(r"\bPreemptTime=\d", answer))
 
 

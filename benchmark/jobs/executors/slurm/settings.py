@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_serializer, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from benchmark.jobs.work import TRAINS
 from benchmark.settings.base import Settings, validate
 from benchmark.settings.units import UNITS
 
 # of jobs, each with a section of its own
 KINDS = ("prepare", "train", "score", "report")
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
-NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
-OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
+NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "runs_per_job"}
 Gpus = NonNegativeInt | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
@@ -23,7 +24,7 @@ def find_section(kind: str) -> str:
 
 
 class JobKind(Settings):
-    """Resources of one kind of job, over those of `[slurm]`: any of its keys.
+    """Resources of one kind of job, over those of `[slurm]`.
 
     A key that is not given is as there. `mem` takes the place of `mem_per_cpu`, and that of `mem`.
     Jobs that do not train are one process on one node.
@@ -32,18 +33,13 @@ class JobKind(Settings):
     partition: str | None = Field(None, description="the partition that jobs are queued in")
     account: str | None = Field(None, description="the account that they are charged to")
     qos: str | None = Field(None, description="their quality of service")
-    reservation: str | None = Field(None, description="the reservation that they run in")
     constraint: str | None = Field(
         None, description="features of the nodes; pins the GPU model of a comparison"
     )
     nodelist: str | None = Field(None, description="these nodes")
     exclude: str | None = Field(None, description="not these nodes")
-    nodes: PositiveInt = Field(1, description="of a training job")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
-    )
-    ntasks_per_node: PositiveInt | None = Field(
-        None, description="processes on a node; default: one a GPU, else one"
     )
     cpus_per_task: PositiveInt | None = Field(None, description="cores of each process")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
@@ -61,11 +57,6 @@ class JobKind(Settings):
     array_parallelism: PositiveInt = Field(
         256, description="at most so many jobs of an array run at a time"
     )
-    runs_per_job: PositiveInt = Field(
-        1,
-        description="runs that a training job trains, each process by itself the next that nobody "
-        "has, and that a job scores",
-    )
     setup: tuple[str, ...] = Field(
         (), description="shell commands before the job, e.g. 'module load cuda'"
     )
@@ -78,8 +69,8 @@ class JobKind(Settings):
     )
     additional_parameters: dict[str, Any] = Field(
         {},
-        description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at '
-        "all",
+        description='other options of sbatch, {"reservation" = "course"}; true: without a value, '
+        "false: not at all",
     )
     python: str | None = Field(
         None,
@@ -87,13 +78,25 @@ class JobKind(Settings):
         "'apptainer exec --nv IMAGE_FOLDER python3'",
     )
 
-    @model_serializer
-    def _list_given(self) -> dict[str, Any]:
-        """The keys that somebody has given, those too whose value is the default."""
-        return {key: value for key, value in self if key in self.model_fields_set}
+
+class TrainKind(JobKind):
+    """Resources of training jobs, over those of `[slurm]`.
+
+    Only these jobs may be several processes.
+    """
+
+    nodes: PositiveInt = Field(1, description="of a training job")
+    ntasks_per_node: PositiveInt | None = Field(
+        None, description="processes on a node; default: one a GPU, else one"
+    )
+    runs_per_job: PositiveInt = Field(
+        1,
+        description="runs that a training job trains, each process by itself the next that nobody "
+        "has, and that a job scores",
+    )
 
 
-class Slurm(JobKind):
+class Slurm(TrainKind):
     """Resources of each training job.
 
     Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`. Nothing here
@@ -101,7 +104,7 @@ class Slurm(JobKind):
     """
 
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
-    train: JobKind = Field(JobKind(), description="of those that train")
+    train: TrainKind = Field(TrainKind(), description="of those that train")
     score: JobKind = Field(
         JobKind(), description="of those that score a run's models, and measure what figures need"
     )
@@ -115,12 +118,6 @@ class Slurm(JobKind):
                 raise ValueError(
                     f"signal_delay_s {settings.signal_delay_s} leaves nothing of a time limit of "
                     f"{settings.time} minutes: change one of them"
-                )
-            keys = getattr(self, kind).model_fields_set
-            wrong = [key for key in OF_TRAINING if key in keys]
-            if wrong and kind != "train":
-                raise ValueError(
-                    f"{kind}.{wrong[0]}: a job to {kind} is one process on one node: leave it out"
                 )
         train = self.resolve("train")
         if train.runs_per_job > 1 and train.nodes > 1:
@@ -157,14 +154,8 @@ class Slurm(JobKind):
         """
         return validate(cls, sections.get("slurm", {}), "[slurm]")
 
-    def takes_whole_nodes(self, *units: str) -> bool | str:
-        """Whether jobs under budgets in these units run alone on their nodes."""
-        if self.exclusive is not None:
-            return self.exclusive
-        return any(UNITS[unit].is_wall_time for unit in units)
-
-    def __hash__(self) -> int:  # of some keys: not all values have one
-        return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
+    def __hash__(self) -> int:  # of one key: not all values have one, and requests are few
+        return hash(self.time)
 
     def resolve(self, kind: str) -> Slurm:
         """The settings of one kind of job: what its section says, over `[slurm]`.
@@ -173,15 +164,15 @@ class Slurm(JobKind):
         its section does not name others.
         """
         base = self
-        section = getattr(self, find_section(kind)).model_dump()
-        if kind == "score":
-            train = self.resolve("train")
-            single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
-            base = train.model_copy(
-                update={"gpus_per_node": single if train.gpus_on_node else None}
-            )
-        elif kind in ("prepare", "report"):
-            base = self.model_copy(update={"gpus_per_node": None})
+        section = getattr(self, find_section(kind)).model_dump(exclude_unset=True)
+        if kind not in TRAINS:
+            gpus = None
+            if kind == "score":
+                base = self.resolve("train")
+                if base.gpus_on_node:
+                    gpus = re.sub(r"\d+$", "1", f"{base.gpus_per_node}")
+            one = {"nodes": 1, "ntasks_per_node": 1, "exclusive": None, "gpus_per_node": gpus}
+            base = base.model_copy(update=one)
         for key, other in (("mem", "mem_per_cpu"), ("mem_per_cpu", "mem")):
             if key in section:
                 section.setdefault(other, None)  # Slurm refuses both
@@ -193,13 +184,12 @@ class Slurm(JobKind):
         Its runs have budgets in these units.
         """
         settings = self.resolve(kind)
-        if kind in ("train", "stages"):
-            exclusive = settings.takes_whole_nodes(*units)
+        exclusive = settings.exclusive
+        if kind in TRAINS:
+            if exclusive is None:
+                exclusive = any(UNITS[unit].is_wall_time for unit in units)
             if settings.runs_per_job > 1:
                 settings = settings._join_processes(exclusive is True)
-        else:
-            exclusive = getattr(self, kind).exclusive
-            settings = settings.model_copy(update={"nodes": 1, "ntasks_per_node": 1})
         parameters = settings._list_given_keys()
         if exclusive:
             parameters["exclusive"] = exclusive
@@ -226,23 +216,17 @@ class Slurm(JobKind):
         # submitit has one of its own, which sites that track them refuse
         parameters["wckey"] = None
         # a job whose setup fails would train with whatever there is
-        parameters["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
+        parameters["setup"] = ["set -e", *self.setup, "set +e"]
         # a batch script ends as its last command does: Slurm would take a killed job for one that
         # succeeded
-        parameters["teardown"] = (
-            ["ended=$?", *self.teardown, "exit $ended"] if self.teardown else []
-        )
+        parameters["teardown"] = ["ended=$?", *self.teardown, "exit $ended"]
         # One process that fails ends the job: the others would wait for it for ever.
         parameters["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
             parameters["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it
         # on.
-        options = {
-            "requeue": True,
-            "reservation": self.reservation or False,
-            **self.additional_parameters,
-        }
+        options = {"requeue": True, **self.additional_parameters}
         parameters["additional_parameters"] = {
             key: value for key, value in options.items() if value is not False
         }
