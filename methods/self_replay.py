@@ -10,8 +10,10 @@ new model theta learns
     mean over new rows of -log theta(x)  +  lambda mean over the drawn rows of KL(pi || theta),
 
 the divergence at each position, as in the authors' code ("kl_pre" with generated text). They draw
-new rows all through training; here a stage draws a memory once, at its beginning, which is charged,
-and takes its rows from there. No text of earlier domains is read.
+new rows all through training; here a stage draws a memory once and takes its rows from there. It
+does so at its beginning, with the model that the stage before has left, so that the last stage
+draws none. Seconds and FLOPs of it are charged; steps and tokens count batches alone. No text of
+earlier domains is read.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ L at once: with B tokens a step, T steps, and N parameters before and after, the
 
 A zero-layer network gets new layers with random weights. Of a one-layer network each new layer is a
 copy, theta_l = theta_1 for l <= L. Nothing is rescaled: rates carry over from one
-depth to the other (init = "scaled" draws new weights for the full depth), and the optimizer goes
+depth to the other, as the paper finds of models whose weights begin as init = "scaled" draws them
+(nothing here tests it), and the optimizer goes
 on, new layers with empty moments, copies with their own. The rate stays at its peak until it decays
 at the end (WSD), so that expansion falls into its stable part:
 
@@ -22,7 +23,6 @@ ladder's last, and each batch has ER's share of memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -67,7 +67,7 @@ class ZeroOneLayer(ER):
         larger.load_state_dict(model.state_dict(), strict=False)  # it has more layers
         return larger
 
-    def phases(self, stage: Stage) -> Sequence[Phase]:
+    def phases(self, stage: Stage) -> list[Phase]:
         pieces = (Piece(self.warmup, 1.0), Piece(1 - self.decay, 1.0), Piece(1.0, 0.0))
         schedule = Schedule(pieces, over="stream")
         return [Phase("adapt", memory=self.replay_ratio, schedule=schedule, optimizer="carry")]

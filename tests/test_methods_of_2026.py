@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.conformance import ALONE, TinyRuns
+from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
+from benchmark.ledger.records import DoneLine, find_last
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.settings.load import load_suite
@@ -237,3 +238,20 @@ def test_equal_losses_give_no_more_rows() -> None:
     method.adjust_gradients(learner, [replace(one, **tensors)])
     for parameter, gradient in zip(learner.parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_what_the_model_writes_is_charged(tmp_path: Path) -> None:
+    """Oracle: a row more costs a forward pass at each of its columns, so the FLOPs of a stage rise
+    with the rows that are drawn, in proportion.
+    """
+    flops = {}
+    for rows in (8, 108, 208):
+        tiny = TinyRuns("self_replay", methods.build, tmp_path / str(rows))
+        config = make_tiny_config("self_replay").model_copy(update={"options": {"rows": rows}})
+        run = tiny.make_run(config, "store")
+        run.train(last_stage=1)
+        done = find_last(run.store.read_stage(run.keys[1]), DoneLine)
+        assert done
+        flops[rows] = done.charged["flops"]
+    assert flops[108] - flops[8] == pytest.approx(flops[208] - flops[108], rel=0.05)
+    assert flops[108] > 1.5 * flops[8]

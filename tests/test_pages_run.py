@@ -74,6 +74,7 @@ SMALLER = {
         r"\ntasks = \[.*?\n\]": "",
         r"\ntables = \[.*?\n\]": '\ntables = ["main_pretraining", "trend_ap"]',
         r"\namount = \[.*?\]": "\namount = 0.05",
+        r"\n\[data\]\n": '\n[data]\nnear_copies = "keep"\n',  # of so little text much is left out
     },
     "base.toml": {
         "stdlib": "joblib",

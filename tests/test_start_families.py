@@ -23,6 +23,7 @@ from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
 from benchmark.training.evaluate import measure_perplexities
 from tests.support.published_models import config_of, save_tokenizer
+from tests.support.texts import cut_rows
 
 WINDOW = 6  # rows are three times as long
 LAYER_TYPES = ["sliding_attention", "full_attention"]
@@ -124,9 +125,9 @@ def measure(network: Any, run: Any) -> dict[str, float]:
     perplexities = {}
     for domain in run.corpus.domains:
         text = torch.from_numpy(domain.valid.astype("int64"))
-        rows = text[: len(text) // length * length].view(-1, length)
+        rows, is_measured = cut_rows(text, length)
         logits = network(torch.cat([torch.full((len(rows), 1), end), rows], 1)).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows.flatten())
+        loss = torch.nn.functional.cross_entropy(logits[is_measured], rows[is_measured])
         perplexities[domain.name] = math.exp(loss)
     return perplexities
 

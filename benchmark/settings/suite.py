@@ -231,7 +231,8 @@ class Training(Settings):
     decay: Annotated[Literal["all", "matrices"], WEIGHTS] = Field(
         "all",
         description="which weights decay: all, as the paper's, or matrices alone: no norm, bias, "
-        "embedding or prompt; with model.start, and with muon, the default is matrices",
+        "embedding or prompt; with model.start, and where the suite's optimizer is muon, the "
+        "default is matrices",
     )
     fused_maps: Annotated[Literal["whole", "apart"], WEIGHTS] = Field(
         "whole",

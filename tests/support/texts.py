@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+import torch
 
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, train_bpe
 from benchmark.data.tokens import Corpus, DomainTokens
@@ -48,6 +49,22 @@ ODD = [
 ]
 DATA = Data(sequence_length=18, valid_share=0.2)
 SMALL = Tokenizer(vocabulary=320)
+
+
+def cut_rows(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of a validation text (rows, length), and which of their tokens are measured.
+
+    The last row ends with the text. What it shares with the row before is not measured again.
+    """
+    whole = len(ids) // length
+    starts = [row * length for row in range(whole)]
+    if len(ids) % length:
+        starts.append(len(ids) - length)
+    rows = torch.stack([ids[start : start + length] for start in starts])
+    is_measured = torch.ones_like(rows, dtype=torch.bool)
+    if len(ids) % length:
+        is_measured[-1, : length - len(ids) % length] = False
+    return rows, is_measured
 
 
 def sentences(seed: int, count: int = 200, words: list[str] = WORDS) -> list[str]:
