@@ -123,7 +123,7 @@ def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
 
 def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
     """The notes of what was submitted are the oracle: nothing new, then the failed runs and a
-    report, when asked and once. They take no stage twice.
+    report, when asked and once. Of equal runs the last row begins. They take no stage twice.
     """
     before = len(sweep.waves())
     sweep.submit()
@@ -135,7 +135,7 @@ def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
     again = sweep.waves()[before:]
     assert [wave["kind"] for wave in again] == ["train", "report"]
     assert [units for wave in again[:1] for units in wave["units"]] == [
-        [f"train-{sweep.config(row).id}"] for row in ("trips", "dies")
+        [f"train-{sweep.config(row).id}"] for row in ("dies", "trips")
     ]
     assert all(sweep.wait_for(row, "done") for row in ("trips", "dies"))
     assert sweep.count("trips", "stage", index=0) == 1
