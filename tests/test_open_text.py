@@ -234,7 +234,7 @@ def test_readers_find_what_a_person_reads(build_text, reader, text, parts):
 
 def test_the_page_names_each_source_and_its_licence(build_text):
     """Oracle: the table that the text is built from."""
-    sources = msgspec.toml.decode((FOLDER / "sources.toml").read_bytes())
+    sources = msgspec.toml.decode((FOLDER / "pins" / "sources.toml").read_bytes())
     rows = (FOLDER / "README.md").read_text().splitlines()
     for archive in sources["archives"]:
         assert any(

@@ -2,7 +2,7 @@
 
 `PYTHONPATH=. python results/open_text/build_text.py data/open_text`
 
-sources.toml names the archives by file and sha256, and says what each domain takes from them.
+pins/sources.toml names the archives by file and sha256, and says what each domain takes from them.
 built.json holds the checksums of what is built. The text comes to the same bytes on every machine:
 other bytes are an error.
 """
@@ -416,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where archives and text go")
     parser.add_argument("--index", help="a simple index, instead of the one of pip's settings")
-    parser.add_argument("--sources", type=Path, default=HERE / "sources.toml")
+    parser.add_argument("--sources", type=Path, default=HERE / "pins" / "sources.toml")
     parser.add_argument(
         "--record", action="store_true", help="write built.json beside the table, check nothing"
     )
