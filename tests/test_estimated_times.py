@@ -33,6 +33,7 @@ NO_TIME = {
     "data": {
         "valid_share",
         "max_train_tokens",
+        "near_copies",
         "max_valid_bytes",
         "max_valid_tokens",
         "memory_seed",

@@ -28,6 +28,7 @@ from benchmark.settings.texts import Domain
 from benchmark.training.evaluate import measure_perplexities, to_bits_per_byte
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
+from tests.support.texts import cut_rows
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 
@@ -88,10 +89,10 @@ def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
         for i in (*bpe(text, add_special_tokens=False).input_ids, bpe.eos_token_id)
     ]
     length, begin = bpe.model_max_length - 2, bpe("").input_ids
-    rows = torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
+    rows, is_measured = cut_rows(torch.tensor(ids), length)
+    labels = rows.masked_fill(~is_measured, -100)
     rows = torch.cat([torch.tensor(begin).expand(len(rows), -1), rows], dim=1)
-    labels = rows.clone()
-    labels[:, : len(begin)] = -100
+    labels = torch.cat([torch.full((len(rows), len(begin)), -100), labels], dim=1)
     with torch.no_grad():
         return network(rows, labels=labels).loss.exp().item()
 

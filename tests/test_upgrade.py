@@ -37,20 +37,28 @@ def read_runs(place: Path) -> dict[str, bytes]:
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
 
 
-def read_rows(table: Path) -> list[str]:
-    """The rows of a table; notes tell that code has other names now."""
-    return [line for line in table.read_text().splitlines() if line.startswith("|")]
+def read_rows(table: Path) -> dict[str, list[str]]:
+    """The numbers of a table's rows by their labels, as other marks and orders show them now."""
+    rows = {}
+    for line in table.read_text().splitlines():
+        if line.startswith("|") and "--" not in line:
+            label, *cells = line.strip("|").split("|")
+            rows[label.strip()] = [cell.strip(" †*") for cell in cells]
+    return rows
 
 
 def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
-    """Oracle: the tables of version 1, and no work left once the text is tokenised here."""
+    """Oracle: the tables of version 1, and no work left, where the text is not here. Where it is,
+    models are measured again (tests/test_decontamination.py).
+    """
     assert main(["upgrade", "runs", "tiny.toml"]) == 0
     assert "4 runs, 7 stages" in capsys.readouterr().out
     upgraded = read_runs(place)
     for words in (["tiny.toml"], []):  # by now no suite is asked for
         assert main(["upgrade", "runs", *words]) == 0
         assert read_runs(place) == upgraded
-    assert main(["prepare", "tiny.toml"]) == 0
+    for text in place.glob("*.jsonl"):
+        text.unlink()
     capsys.readouterr()
     assert main(["status", "tiny.toml"]) == 0
     assert "4 runs, 4 done" in capsys.readouterr().out
@@ -58,7 +66,8 @@ def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
     for name in TABLES:
         expected = read_rows(place / "expected" / f"{name}.md")
         assert expected
-        assert read_rows(place / "report/tiny" / f"{name}.md") == expected
+        rows = read_rows(place / "report/tiny" / f"{name}.md")
+        assert {label: cells[: len(expected[label])] for label, cells in rows.items()} == expected
 
 
 def test_a_call_that_was_killed_is_repeated(

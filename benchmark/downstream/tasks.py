@@ -565,7 +565,9 @@ def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) 
             pass
     if suite.data.near_copies == "keep":
         return keys | {data.task.name: data.key for data in tasks}
-    return keys | _find_clean_keys(tasks, configs[0], store)
+    if tasks and configs:
+        keys |= _find_clean_keys(tasks, configs[0], store)
+    return keys
 
 
 def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store) -> dict[str, str]:
@@ -574,7 +576,10 @@ def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store)
     They are "" where nobody has looked yet. There are none where the stream is not prepared.
     """
     place = Place(store.data, makes=False)
-    prepared = find_prepared_corpus(config, store)
+    try:
+        prepared = find_prepared_corpus(config, store)
+    except NotHere:
+        prepared = None
     if not prepared:
         return {}
     try:

@@ -234,7 +234,7 @@ class Training(Settings):
         "embedding or prompt; with model.start, and where the suite's optimizer is muon, the "
         "default is matrices",
     )
-    fused_maps: Annotated[Literal["whole", "apart"], WEIGHTS] = Field(
+    fused_maps: Annotated[Literal["whole", "apart"], STEPS] = Field(
         "whole",
         description="what muon takes for a matrix where one holds several maps (query, key and "
         "value of GPT-2, NeoX and ModernBERT, the FFN of ModernBERT): all of it, or each map; with "
