@@ -143,13 +143,21 @@ class TableExhibit(Exhibit):
             for part in study.parts
         }
         blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
-        copies = {part.suite: self.count_copies(part) for part in study.parts}
-        if any(copies.values()):
-            columns = [*columns, Column(COPIES_KEPT)]
-            blocks = [_add_cell(block, Cell(text=f"{copies[block.suite]:,}")) for block in blocks]
+        columns, blocks = self.add_copies(study, columns, blocks)
         notes = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
         return self.finish_table(columns, blocks, notes, warnings=warnings)
+
+    def add_copies(
+        self, study: Study, columns: Sequence[Column], blocks: Sequence[Block]
+    ) -> tuple[list[Column], list[Block]]:
+        """The columns and blocks with one that counts near copies, where any are kept."""
+        copies = {part.suite: self.count_copies(part) for part in study.parts}
+        if not any(copies.values()):
+            return [*columns], [*blocks]
+        cells = {suite: Cell(text=f"{count:,}") for suite, count in copies.items()}
+        added = [_add_cell(block, cells[block.suite]) for block in blocks]
+        return [*columns, Column(COPIES_KEPT)], added
 
     def count_copies(self, part: Study) -> int:
         """How much of what a suite's numbers are of stands in training text, and is kept."""

@@ -363,6 +363,7 @@ class UnitTable(TableExhibit):
         lines += notes.note_missing_cells(compared, blocks)
         lines += notes.collect_notes(compared)
         warnings = notes.warn_of_counting(compared)
+        columns, blocks = self.add_copies(compared, columns, blocks)
         return self.finish_table(columns, blocks, lines, warnings=warnings)
 
     def _make_block(self, part: Study, values: pd.DataFrame) -> Block:

@@ -54,6 +54,8 @@ def test_the_demo() -> None:
     )
     assert list(shown) == sorted(shown, key=lambda row: float(shown[row][0]))
     [place] = re.findall(r'<img .*src="(.*?)"', (ROOT / "README.md").read_text("utf-8"))
+    notes = (ROOT / "results/demo/report/demo/main_pretraining.md").read_text("utf-8")
+    assert notes.count("\n- ") == 2, "whose seconds, and which rows are told the domain"
     with Image.open(ROOT / place) as picture:
         named = dict(
             re.findall(r"[,:] ([A-Z][^,]*?) ([\d.]+)(?=, |\.(?: |$))", picture.info["Description"])

@@ -194,9 +194,10 @@ def test_one_column_tells_of_kept_validation_documents(tmp_path):
     assert COPIES_KEPT not in [column.name for column in table.columns]
     for stage in (stage for run in data.runs for stage in run.stages):
         stage[0].data["ns"] = {"near_copies": 3, "near_copies_in": {"wb": 2}}
-    table = load("main_pretraining").build(data)
-    assert table.columns[-1].name == COPIES_KEPT
-    assert {row.cells[-1].text for block in table.blocks for row in block.rows} == {"5"}
+    for name in ("main_pretraining", "lifelong_metrics", "units"):
+        table = load(name).build(data)
+        assert table.columns[-1].name == COPIES_KEPT
+        assert {row.cells[-1].text for block in table.blocks for row in block.rows} == {"5"}
     for name in ("trend_main", "stage_domain_matrix"):
         assert "5 validation documents" in load(name).draw(data).sentences
 

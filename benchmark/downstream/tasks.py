@@ -414,7 +414,7 @@ def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, A
         "task_key": data.key,
         "metric": metric,
         "test": compute_metric(metric, data.list_targets("test"), predictions),
-        "leaks": sum(data.leaked),
+        "leaks": len(data.list_leaks()),
         "in_stream": len(data.in_stream),
     }
 

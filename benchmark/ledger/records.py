@@ -246,7 +246,7 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     name: str  # "majority" or "bag of words"
     metric: str
     test: Share
-    # examples of test that stand in train, and in the training text of the stream, where they are
+    # examples of test that stand in training text, and of these in the stream's, where they are
     # kept
     leaks: int = 0
     in_stream: int = 0
@@ -266,7 +266,7 @@ class ScoreLine(Line, tag="score", kw_only=True):
     metric: str
     dev: Share  # of the best epoch, or strength of a linear probe
     test: Share
-    # examples of test that stand in train, and in the training text of the stream, where they are
+    # examples of test that stand in training text, and of these in the stream's, where they are
     # kept
     leaks: int = 0
     in_stream: int = 0

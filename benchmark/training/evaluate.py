@@ -43,9 +43,8 @@ class TextLoss:
         return math.exp(mean)
 
     def list_documents(self) -> list[tuple[int, float]]:
-        """For the records: tokens and nats of each document that has a predicted token."""
-        pairs = zip(self.tokens.tolist(), self.nats.round(3).tolist(), strict=True)
-        return [(tokens, nats) for tokens, nats in pairs if tokens]
+        """For the records: predicted tokens and nats of each document."""
+        return list(zip(self.tokens.tolist(), self.nats.round(3).tolist(), strict=True))
 
 
 def evaluate(

@@ -99,8 +99,8 @@ class TrainKind(JobKind):
 class Slurm(TrainKind):
     """Resources of each training job.
 
-    Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`. Nothing here
-    changes a result, so nothing here is part of a run's identity.
+    Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`. Nothing here is
+    part of a run's identity. `cpus_per_task` decides the threads, and so how sums are rounded.
     """
 
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
