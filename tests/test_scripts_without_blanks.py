@@ -8,7 +8,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from benchmark.data.leaks import NEARLY, RUN, count_unchecked, find_near_copies
 from benchmark.data.tokenizer import EOS, encode_texts, train_bpe
@@ -24,6 +24,12 @@ SCRIPTS = {
     "Lao": [code for code in range(0x0E81, 0x0EAF) if unicodedata.category(chr(code)) == "Lo"],
     "Khmer": range(0x1780, 0x17A3),
     "Burmese": range(0x1000, 0x102A),
+    "Yi": range(0xA000, 0xA48D),
+    "Javanese": range(0xA984, 0xA9B3),
+    "New Tai Lue": range(0x1980, 0x19AC),
+    "Balinese": range(0x1B05, 0x1B34),
+    "Chinese for compatibility": range(0xF900, 0xFA0E),
+    "half-width Japanese": range(0xFF66, 0xFF9E),
 }
 
 
@@ -59,7 +65,8 @@ def list_runs(text: str) -> set[tuple[str, ...]]:
     """The runs of words by Python's own regular expressions: each letter of a script without
     blanks, and what stands between blanks of other scripts.
     """
-    lone = "\u0e00-\u0fff\u1000-\u10bf\u1780-\u17ff\u3000-\u9fff\U00020000-\U0002ffff"
+    lone = "\u0e00-\u0fff\u1000-\u10bf\u1780-\u17ff\u1980-\u19df\u1b00-\u1b7f\u3000-\u9fff"
+    lone += "\ua000-\ua4cf\ua980-\ua9df\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002ffff"
     words = re.findall(f"[{lone}]|[^\\s{lone}]+", text.casefold())
     return {tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
 
@@ -69,6 +76,8 @@ def make_tokenizer(kind: str, texts: list[str]) -> Tokenizer:
         return train_bpe([], 0)
     if kind == "bpe":
         return train_bpe(texts, 900)
+    if kind == "fallback":
+        return make_fallback_tokenizer(texts)
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>", max_input_chars_per_word=1000))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = ["<s>", "<pad>", "</s>", "<mask>", "<unk>"]
@@ -79,7 +88,20 @@ def make_tokenizer(kind: str, texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
-@pytest.mark.parametrize("kind", ["letters", "bpe", "pieces"])
+def make_fallback_tokenizer(texts: list[str]) -> Tokenizer:
+    """Like Llama 2's, with every tenth letter of the texts, and tokens of a byte for the rest."""
+    letters = sorted({letter for text in texts for letter in text})[::10]
+    tokens = ["<s>", "<pad>", "</s>", "<mask>", "<unk>", "\u2581", *letters]
+    tokens += [f"<0x{value:02X}>" for value in range(256)]
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    model = models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    tokenizer = Tokenizer(model)
+    steps = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["letters", "bpe", "pieces", "fallback"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_near_copies_are_found_in_scripts_without_blanks(script: str, kind: str) -> None:
     """Oracle: Python's sets of runs of words; the ten that were changed in three letters."""
@@ -92,7 +114,7 @@ def test_near_copies_are_found_in_scripts_without_blanks(script: str, kind: str)
     assert found == list(range(10))
 
 
-@pytest.mark.parametrize("kind", ["letters", "bpe", "pieces"])
+@pytest.mark.parametrize("kind", ["letters", "bpe", "pieces", "fallback"])
 def test_a_letter_in_another_place_changes_no_words_of_other_scripts(kind: str) -> None:
     """Oracle: the same documents of Latin, Greek and Hindi words, with a Chinese one beside them,
     which lets all be read character by character.

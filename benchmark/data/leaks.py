@@ -7,6 +7,7 @@ a few words, so that they have long runs of words in common.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,18 +30,25 @@ END = np.uint64(1)  # of a document, in place of a word
 # of the places of letters in a word
 POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))
 # code points of scripts that are written without blanks between words, in whole rows of 64, as the
-# first two bytes of UTF-8 tell them
+# first two bytes of UTF-8 tell them, so that a row holds some letters of other scripts, too
 LONE = (
     (0x0E00, 0x0FFF),  # Thai, Lao, Tibetan
     (0x1000, 0x10BF),  # Burmese
     (0x1780, 0x17FF),  # Khmer
+    (0x1940, 0x1ABF),  # Tai Le, New Tai Lue, Buginese, Tai Tham
+    (0x1B00, 0x1B7F),  # Balinese
     (0x3000, 0x9FFF),  # Japanese and Chinese
+    (0xA000, 0xA4FF),  # Yi
+    (0xA980, 0xAAFF),  # Javanese, Cham, Tai Viet, more of Burmese
+    (0xF900, 0xFAFF),  # Chinese, for compatibility
+    (0xFF00, 0xFFBF),  # half-width Japanese, after full-width Latin of either case
     (0x20000, 0x2FFFF),  # rarer Chinese
 )
-LEADS = (0xE0, 0xE1, *range(0xE3, 0xEA), 0xF0)  # the first bytes of such, and of some others
+LEADS = (0xE0, 0xE1, *range(0xE3, 0xEB), 0xEF, 0xF0)  # the first bytes of such, and of others
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # how tokenizers like SentencePiece's write a byte
 Hashes = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
-FORMAT = 2  # raised when other documents come to be copies
+FORMAT = 3  # raised when other documents come to be copies
 Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
 Found = dict[str, dict[str, list[int]]]  # by domain, by text: numbers of its documents
 
@@ -175,20 +183,31 @@ class WordRuns:
         size = max(eos, *tokens.values()) + 1
         has_pieces = isinstance(bpe.model, models.WordPiece)
         prefix = "##" if has_pieces else ""
+        described = bpe.to_str()
+        has_fallback = '"byte_fallback":true' in described
         self._eos = eos
         # of each token: the hash of its letters, how many they are, and whether it begins a word
         self._hashes = np.zeros(size, np.uint64)
         self._letters = np.zeros(size, np.int64)
         self._begins = np.full(size, has_pieces)
+        symbols = list_byte_symbols()
         words = {}
         for token, number in tokens.items():
+            byte = BYTE.fullmatch(token) if has_fallback else None
+            written = chr(int(byte[1], 16)) if byte else token
             if has_pieces:
                 self._begins[number] = not token.startswith("##")
             else:
-                self._begins[number] = token[:1] in BLANKS
-            words[number] = token.removeprefix(prefix).strip(BLANKS)
-            self._hashes[number], self._letters[number] = _hash_letters(words[number][:500])
-        self._characters = _Characters(words, size, has_bytes='"ByteLevel"' in bpe.to_str())
+                self._begins[number] = written[:1] in BLANKS
+            word = written.removeprefix(prefix).strip(BLANKS)
+            if has_fallback:
+                # some letters are a token, others one of each byte: all become bytes
+                encoded = word.encode("latin-1") if byte else word.casefold().encode()
+                word = "".join(symbols[value] for value in encoded)
+            words[number] = word
+            self._hashes[number], self._letters[number] = _hash_letters(word[:500])
+        has_bytes = has_fallback or '"ByteLevel"' in described
+        self._characters = _Characters(words, size, has_bytes)
 
     def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, Numbers]:
         """A hash of each run of RUN words inside a document, and the document's number."""
