@@ -17,7 +17,7 @@ from benchmark.data import corpus
 from benchmark.data.documents import DataError
 from benchmark.jobs.preparation import name_moving_sets
 from benchmark.settings.load import load_suite
-from benchmark.settings.texts import Domain, HubDataset
+from benchmark.settings.texts import Domain, HubDataset, OnError
 
 datasets = pytest.importorskip("datasets")
 
@@ -130,6 +130,43 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match=r"papers:1: .*'text'.* title"):
         read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: bool) -> None:
+    """Rows with too many and too few fields, in all of a file and in some of it.
+
+    Oracle: the texts by hand, and the lines of the rows that are broken.
+    """
+    rows = {
+        "many": "text,label\nOne, two, three,0\nAlpha, beta, gamma,1\n",
+        "mixed": 'text,label\n"quoted, text",0\n"of two\nlines",1\nshort\nbad, text,0,1\nNA,1\n',
+    }
+    for name, content in rows.items():
+        written = content.encode()
+        path = tmp_path / (f"{name}.csv.gz" if packed else f"{name}.csv")
+        path.write_bytes(gzip.compress(written) if packed else written)
+    end = ".gz" if packed else ""
+
+    def read_table(name: str, on_error: OnError) -> tuple[list[str], set[str]]:
+        files = (f"{name}.csv{end}",)
+        dataset = HubDataset(path=str(tmp_path), files=files)
+        domain = Domain(name="hub", datasets=(dataset,), on_error=on_error)
+        skipped = Counter[str]()
+        texts = [document.text for document in corpus.read(domain, 0.5, skipped)]
+        return texts, {reason.rpartition("/")[2] for reason in skipped}
+
+    with pytest.raises(DataError, match=rf"many\.csv{end}:2: 4 fields"):
+        read_table("many", "stop")
+    with pytest.raises(DataError, match=rf"mixed\.csv{end}:5: 1 fields"):
+        read_table("mixed", "stop")
+    assert read_table("many", "skip") == ([], {f"many.csv{end}:2", f"many.csv{end}:3"})
+    texts, broken = read_table("mixed", "skip")
+    assert texts == ["quoted, text", "of two\nlines", "NA"]
+    assert broken == {f"mixed.csv{end}:5", f"mixed.csv{end}:6"}
+    assert read_table("m*", "skip")[0] == texts
+    with pytest.raises(DataError, match="none"):
+        read_table("none*", "skip")
 
 
 def test_the_suites_name_a_commit_of_each_data_set() -> None:

@@ -31,6 +31,7 @@ from benchmark.data.documents import (
     make_fingerprint,
     name_source_in_errors,
     parse_rows,
+    read_csv,
     read_file,
     walk_folder,
 )
@@ -144,6 +145,8 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         "domain": describe(domain, "text"),
         "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
+    if any(find_kind(Path(name)) == ".csv" for part in domain.datasets for name in part.files):
+        settings["csv"] = 2  # pandas read the first
     looks = []
     for _, path in files:
         stat = path.stat()
@@ -197,7 +200,10 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
 
 
 def _read_dataset(dataset: HubDataset) -> Rows:
-    """The rows of a dataset, each with its place: records, or lines of files of JSON Lines."""
+    """The rows of a dataset, each with its place: records, or lines of files of JSON Lines.
+
+    The library reads CSV by pandas, which shifts the columns of a row with too many fields.
+    """
     try:
         from datasets import load_dataset
     except ImportError:
@@ -214,7 +220,10 @@ def _read_dataset(dataset: HubDataset) -> Rows:
                 folder = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"
             files = [f"{folder}/{name}" for name in dataset.files]
             kind = find_kind(Path(files[0])).removeprefix(".")
-            lines = kind not in ("parquet", "csv")
+            if kind == "csv":
+                yield from islice(_read_csv_files(files), dataset.documents)
+                return
+            lines = kind != "parquet"
             rows = load_dataset(
                 "text" if lines else kind, data_files=files, split="train", streaming=True
             )
@@ -226,3 +235,15 @@ def _read_dataset(dataset: HubDataset) -> Rows:
         for number, row in enumerate(islice(rows, dataset.documents)):
             content = row["text"].encode() if lines else row
             yield f"{dataset.path}:{number}", content
+
+
+def _read_csv_files(patterns: Sequence[str]) -> Rows:
+    """The rows of files that patterns stand for, of this machine or of the Hub."""
+    import fsspec
+
+    files = fsspec.open_files(patterns, "rb", compression="infer")
+    if not files:
+        raise FileNotFoundError(f"no file matches {', '.join(patterns)}")
+    for file in files:
+        with file as content:
+            yield from read_csv(file.path, content)

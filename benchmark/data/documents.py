@@ -373,7 +373,7 @@ def read_rows(path: Path, text_field: TextField, cut_at_blank_lines: bool = Fals
             for piece in _cut_file(path, file, cuts):
                 yield str(path), piece
         elif kind == ".csv":
-            yield from _read_csv(path, file)
+            yield from read_csv(path, file)
         elif kind == ".json" and _begins_array(file):
             yield from _read_array(path, file)
         else:
@@ -403,7 +403,11 @@ def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> 
         yield rest
 
 
-def _read_csv(path: Path, file: IO[bytes]) -> Rows:
+def read_csv(path: Path | str, file: IO[bytes]) -> Rows:
+    """The rows of a table by its header, as RFC 4180 says, each with its file and line.
+
+    One with more or fewer fields is broken. Raises DataError.
+    """
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.reader(text, strict=True)
         try:
