@@ -101,10 +101,40 @@ def trains_alike(part: Study, suite: str, settings: Sequence[str] = ()) -> bool:
     return True
 
 
-def is_own_text(run: RunRecords, stage: int) -> bool:
-    """Whether one of the domains so far is docstrings of packages, which none of the paper's is."""
+def is_other_text(run: RunRecords, stage: int, suite: str) -> bool:
+    """Whether one of the domains so far is of other text than that of a suite of the paper.
+
+    The suite's are data sets of the Hub. Records that name no domain's text count as the suite's.
+    """
+    paper = read_suite(suite)
+    if paper is None:
+        return True
+    expected = paper.model_dump(mode="json")["domains"]
     domains = run.line.config.get("domains", [])[: stage + 1]
-    return any(domain.get("packages") for domain in domains)
+    own = [_list_data_sets(domain.get("datasets")) for domain in domains]
+    return own != [_list_data_sets(domain["datasets"]) for domain in expected[: len(own)]]
+
+
+def is_paper_task(task: Mapping[str, Any], domain: str, suite: str) -> bool:
+    """Whether a suite of the paper has a task of this data set, for the domain of this title.
+
+    A task whose record says nothing of its examples counts as one.
+    """
+    paper = read_suite(suite)
+    if paper is None:
+        return False
+    if "dataset" not in task:
+        return True
+    names = {found.name for found in paper.domains if found.label == domain}
+    own = _list_data_sets([task["dataset"]])
+    papers = [found.model_dump(mode="json") for found in paper.tasks if found.domain in names]
+    return any(own == _list_data_sets([found["dataset"]]) for found in papers)
+
+
+def _list_data_sets(datasets: Sequence[Mapping[str, Any] | None] | None) -> set[tuple[Any, Any]]:
+    """The path and configuration of each data set of the Hub. No data set: own files, or none."""
+    named = [dataset for dataset in datasets or () if dataset]
+    return {(dataset["path"], dataset.get("name")) for dataset in named}
 
 
 def find_domain(suite: str, task: str) -> str:

@@ -64,7 +64,8 @@ class PerplexityTable(TableExhibit):
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])
         printed = self.select_printed(part)
-        alike = paper_suites.count_by_row(part, self.find_paper_suite(part))
+        suite = self.find_paper_suite(part)
+        alike = paper_suites.count_by_row(part, suite)
         selection = self.only.get(part.suite, ())
         runs = {run.row: run for run in part.runs if not selection or run.row in selection}
         rows = []
@@ -77,7 +78,7 @@ class PerplexityTable(TableExhibit):
                 # AP after a stage is of all domains so far
                 if metric is AP and (row, str(stage + 1), title, "AP") not in printed:
                     same = False
-                if stage >= alike[row] or paper_suites.is_own_text(run, stage):
+                if stage >= alike[row] or paper_suites.is_other_text(run, stage, suite):
                     same = False
                 # A method may train nothing in early stages. Then there is no AP, nor is a later
                 # AP+ above anything.

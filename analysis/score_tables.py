@@ -13,6 +13,7 @@ from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, 
 from analysis.study import Study, average_by_domain, count_leaks
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.ledger.records import ZeroShotLine
+from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
@@ -107,11 +108,14 @@ class ScoreTable(TableExhibit):
             if column != AVERAGE:
                 stream[column] = None
         is_probed = set(part.scores["protocol"]) == {"linear_probe"}
-        is_own = paper_suites.is_own_text(part.runs[0], len(part.stage_titles))
-        if part.stage_titles != list(stream) or is_probed or is_own:
+        suite = self.find_paper_suite(part)
+        is_other = paper_suites.is_other_text(part.runs[0], len(part.stage_titles), suite)
+        if part.stage_titles != list(stream) or is_probed or is_other:
             printed = {}
-        alike = paper_suites.count_by_row(part, self.find_paper_suite(part))
-        average = AVERAGE if len(part.tasks) == len(stream) else ""
+        other_tasks = _find_other_tasks(part.runs[0], suite)
+        alike = paper_suites.count_by_row(part, suite)
+        is_complete = len(part.tasks) == len(stream) and not other_tasks
+        average = AVERAGE if is_complete else ""
         rows = []
         for line in lines:
             slug = make_slug(line.row)
@@ -123,7 +127,8 @@ class ScoreTable(TableExhibit):
             for domain, title in titles.items():
                 if domain:
                     cell = _make_cell(line.means, domain) if domain in part.tasks else Cell()
-                    value = beside.get((slug, line.stage, title, "F1"))
+                    column = "" if domain in other_tasks else title
+                    value = beside.get((slug, line.stage, column, "F1"))
                     cells.append(add_printed(cell, value))
             cell = _make_average_cell(line.means, list(part.tasks))
             value = beside.get((slug, line.stage, average, "F1"))
@@ -268,6 +273,17 @@ def _find_final_scores(part: Study) -> pd.DataFrame:
     """The scores of the models after the last stage."""
     last = len(part.runs[0].domains) - 1
     return part.scores[part.scores["stage"] == last]
+
+
+def _find_other_tasks(run: RunRecords, suite: str) -> set[str]:
+    """The domains of a run with a task of other examples than those of a suite of the paper."""
+    titles = {domain.name: domain.title for domain in run.domains}
+    others = set()
+    for task in run.line.tasks:
+        domain = task["domain"]
+        if domain in titles and not paper_suites.is_paper_task(task, titles[domain], suite):
+            others.add(domain)
+    return others
 
 
 def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:

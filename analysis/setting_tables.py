@@ -191,15 +191,17 @@ class HyperparameterTable(TableExhibit):
         for part in study.parts:
             suite = self.find_paper_suite(part)
             run = part.runs[0]
-            is_own = paper_suites.is_own_text(run, len(run.domains))
-            is_alike = paper_suites.trains_alike(part, suite) and not is_own
+            is_other = paper_suites.is_other_text(run, len(run.domains), suite)
+            is_alike = paper_suites.trains_alike(part, suite) and not is_other
             domains = {domain.name: domain.title for domain in run.domains}
             for task in run.line.tasks:
                 if not task["domain"]:
                     continue
                 title = task["title"] or task["name"]
                 tasks[title] = task
-                if is_alike and paper_suites.find_domain(suite, title) == domains[task["domain"]]:
+                domain = domains[task["domain"]]
+                is_paper = paper_suites.is_paper_task(task, domain, suite)
+                if is_alike and is_paper and paper_suites.find_domain(suite, title) == domain:
                     numbers = [number for number in self.printed if number.column == title]
                     printed |= {(number.row, title): number for number in numbers}
         rows = []

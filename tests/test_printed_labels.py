@@ -84,13 +84,26 @@ def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tm
         assert not marks
 
 
-@pytest.mark.parametrize("change", ["architecture", "first rung", "text"])
+OTHER_TEXTS = {
+    "packages": {"packages": ["stdlib"]},
+    "files": {"train": ["own.jsonl"], "datasets": []},
+    "data set": {"datasets": [{"path": "someone/sonnets"}]},
+    "configuration": {"datasets": [{"path": "allenai/c4", "name": "de"}]},
+}
+
+
+@pytest.mark.parametrize("change", ["architecture", "first rung", *OTHER_TEXTS])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_bracket_stands_beside_another_model_or_text(name, change, tmp_path):
-    """Oracle: by hand: a Llama, a smaller first model, or docstrings under the paper's titles is
-    nothing that the paper trained, whatever the suite extends.
+    """Oracle: by hand: a Llama, a smaller first model, or docstrings, own files and another data
+    set under the paper's titles are nothing that it trained, whatever the suite extends.
     """
     suite, runs = write_as_printed(tmp_path, name)
+    domains = load_suite(suite).model_dump(mode="json")["domains"]
+    for run in runs:
+        run.line.config["domains"] = domains
+    study = Study("mine", runs, printed={suite: suite})
+    assert brackets(load(name).build(study, "both"))
     for run in runs:
         config = run.line.config
         if change == "architecture":
@@ -99,12 +112,42 @@ def test_no_bracket_stands_beside_another_model_or_text(name, change, tmp_path):
             sizes = [(size["layers"], size["hidden_size"]) for size in config["model"]["ladder"]]
             set_ladder(run, [(2, 128), *sizes[1:]])
         else:
-            config["domains"] = [{"packages": ["stdlib"]} for _ in run.domains]
+            config["domains"] = [OTHER_TEXTS[change] for _ in run.domains]
     study = Study("mine", runs, printed={suite: suite})
     assert not brackets(load(name).build(study, "both")) or (
         # of settings of models, which no text changes
-        change == "text" and name in ("architectures", "growth_architectures")
+        change in OTHER_TEXTS and name in ("architectures", "growth_architectures")
     )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"dataset": None, "train": "a.jsonl", "dev": "b.jsonl", "test": "c.jsonl"},
+        {"dataset": {"path": "someone/claims"}},
+        {"dataset": {"path": "nyu-mll/glue", "name": "rte"}},
+    ],
+)
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if "downstream" in name or "finetuning" in name]
+)
+def test_no_bracket_stands_beside_a_task_of_other_examples(name, source, tmp_path):
+    """Oracle: by hand: the first domain's task has the paper's title and other examples, so its
+    column has no bracket, nor has the average; the other columns keep theirs.
+    """
+    suite, runs = write_as_printed(tmp_path, name)
+    before = load(name).build(Study(suite, runs), "both")
+    for run in runs:
+        run.line.tasks[0] |= source
+    after = load(name).build(Study(suite, runs), "both")
+    assert brackets(before)
+    for block, other in zip(before.blocks, after.blocks, strict=True):
+        for row, row_of_other in zip(block.rows, other.rows, strict=True):
+            expected = [cell.printed for cell in row.cells]
+            expected[0] = ""
+            if name != "finetuning_hyperparameters":
+                expected[5] = ""
+            assert [cell.printed for cell in row_of_other.cells] == expected
 
 
 def test_brackets_end_with_the_first_stage_of_another_size(tmp_path):
