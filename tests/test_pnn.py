@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.data.tokenizer import Vocabulary
+from benchmark.downstream.classifier import SavedModel
 from benchmark.models import build
 from benchmark.models.kinds.progressive import (
     AdapterLateral,
@@ -19,7 +21,7 @@ from benchmark.models.kinds.progressive import (
     ProgressiveModel,
 )
 from benchmark.settings.names import list_architecture_names
-from tests.support.small_models import VOCABULARY, plain, progressive, rows
+from tests.support.small_models import VOCABULARY, plain, progressive, rows, tokenizer
 
 
 def doubles(values: list) -> nn.Parameter:
@@ -186,3 +188,17 @@ def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
                 model, build("bert", 6, 384, Vocabulary(50265), 512), kind
             )
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_rows_to_fine_tune_on_fit_every_column(tmp_path: Path) -> None:
+    """A published model as the first column has more positions than the second.
+
+    Oracle: the length of the second's rows, and logits of a row of that length.
+    """
+    long, short = (build("gpt", 1, 16, VOCABULARY, length, 8, 0.0) for length in (24, 12))
+    ProgressiveModel.add_column(long, short).save(tmp_path / "model", tokenizer())
+    checkpoint = SavedModel(tmp_path / "model")
+    assert checkpoint.length == 12
+    classifier = checkpoint.load_classifier(("l", "r"), VOCABULARY.domains[1])
+    row = torch.full((1, checkpoint.length), 7)
+    assert classifier(row, torch.ones_like(row)).logits.shape == (1, 2)

@@ -82,7 +82,12 @@ class SavedModel:
         self.final = final
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
-        self.length = architectures.find(self.config.model_type).count_positions(self.config)
+        architecture = architectures.find(self.config.model_type)
+        self.length = architecture.count_positions(self.config)
+        for column in self.folder.glob("column_*"):
+            # PNN's first may be a published model, with more positions than those it made
+            config = AutoConfig.from_pretrained(column, local_files_only=True)
+            self.length = min(self.length, architecture.count_positions(config))
         self.pick: Pick = self._pick_newest  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[Parts]]] = {}
 
