@@ -38,6 +38,7 @@ def collect_notes(study: Study) -> list[str]:
             *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
             *note_changed_code(part.runs),
             *note_edited_code(part.stages),
+            *note_other_sources(part.runs),
             *note_differences(part.stages, "Packages differ", ["packages"]),
             *note_estimated_times(part.runs),
             *note_failures(part.runs, titles),
@@ -315,6 +316,14 @@ def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
             listed = ", ".join(dict.fromkeys(rows))
             lines.append(f"{note}: {listed}. Their numbers are of the old one.")
     return lines
+
+
+def note_other_sources(runs: Sequence[RunRecords]) -> list[str]:
+    """That all of it was trained by other sources than those here."""
+    trained = [run for run in runs if any(run.stages)]
+    if not trained or not all(run.other_sources for run in trained):
+        return []
+    return ["Other code of benchmark/ or methods/ than is here trained all of it."]
 
 
 def note_edited_code(stages: pd.DataFrame) -> list[str]:

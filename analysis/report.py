@@ -67,13 +67,20 @@ def write_report(
 def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, view: View) -> None:
     """Print the first table, and the names of the other exhibits."""
     from analysis.exhibits import TableExhibit
-    from analysis.notes import note_edited_code, warn_of_baselines, warn_of_counting
+    from analysis.notes import (
+        note_edited_code,
+        note_other_sources,
+        warn_of_baselines,
+        warn_of_counting,
+    )
     from analysis.tables import to_text
 
     first = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
     if first:
         table = first.build(study, view)
-        edited = [note for part in study.parts for note in note_edited_code(part.stages)]
+        edited = []
+        for part in study.parts:
+            edited += note_edited_code(part.stages) + note_other_sources(part.runs)
         for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
             print(f"! {warning}")
         print(to_text(dataclasses.replace(table, notes=(), warnings=())))

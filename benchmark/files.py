@@ -26,7 +26,18 @@ CHECKSUMS = "checksums.json"
 # in a folder that is being written: how far it is, for who goes on after a kill or a failure
 BEGUN = "begun.json"
 UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # the names of what is being written, as patterns see them
+SOURCES = "sources-"  # what a hash of sources begins with
 NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing is computed from it
+
+
+def hash_sources(folder: Path, *packages: str) -> str:
+    """A hash of the Python files of these packages, with their names."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for path in sorted((folder / package).rglob("*.py")):
+            name = path.relative_to(folder).as_posix()
+            digest.update(name.encode() + b"\0" + path.read_bytes())
+    return f"{SOURCES}{digest.hexdigest()[:12]}"
 
 
 class DamagedFile(UserError):

@@ -29,7 +29,7 @@ from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.ledger import records
-from benchmark.ledger.ledger import Identity
+from benchmark.ledger.ledger import Identity, had_other_sources
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.metrics import average_perplexity
@@ -93,6 +93,7 @@ class RunState:
     # from the records of the same row and seed that are not of it, in words
     differences: tuple[str, ...] = ()
     other_code: int = 0  # stages that its method trained with other code than now
+    other_sources: int = 0  # stages that other sources than those here trained
 
     @property
     def finished(self) -> tuple[StageState, ...]:
@@ -186,6 +187,7 @@ class Survey:
             valid_tokens=identity.texts.valid_tokens,
             job=self._job_of.get(f"train-{config.id}"),
             other_code=sum(identity.had_other_code(stage.start_line) for stage in stages),
+            other_sources=sum(had_other_sources(stage.start_line) for stage in stages),
         )
         # another suite may have trained the last ones, or a kill come before the run's own end
         if identity.lines and len(run.finished) == len(config.domains):

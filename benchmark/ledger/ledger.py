@@ -8,11 +8,13 @@ hashes of, so that "not this run's" is a difference that one can read.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from benchmark.files import SOURCES, hash_sources
 from benchmark.ledger.keys import StageKey
 from benchmark.ledger.records import (
     EndedLine,
@@ -34,6 +36,7 @@ from benchmark.ledger.store import Store
 from benchmark.ledger.texts import TextFinder, Texts
 from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe, find_differences
+from benchmark.settings.names import ROOT
 from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
 
 NOT_PREPARED = (
@@ -61,6 +64,20 @@ class Methods(Protocol):
     def reads_domain(self, config: RunConfig) -> bool:
         """Whether its model is told a text's domain when it is evaluated."""
         ...
+
+
+@functools.cache
+def find_sources() -> str:
+    """A hash of the sources that are here, which records have of those that trained them."""
+    return hash_sources(ROOT, "benchmark", "methods")
+
+
+def had_other_sources(start: StageLine | None) -> bool:
+    """Whether other sources than those here trained a stage; no where it names none."""
+    if start is None:
+        return False
+    recorded = start.provenance.code.rpartition("+")[2]
+    return recorded.startswith(SOURCES) and recorded != find_sources()
 
 
 @dataclass(frozen=True)
@@ -218,10 +235,14 @@ class Ledger:
             return leave_out(run, identity.why, identity.differences)
         starts = [find_last(stage, StageLine) for stage in run.stages]
         # not in an archive, whose report is what its records give, whatever is refactored later
-        other_code = not self.store.is_archive and any(map(identity.had_other_code, starts))
+        is_archive = self.store.is_archive
+        other_code = not is_archive and any(map(identity.had_other_code, starts))
+        trained = [start for start in starts if start]
+        other_sources = not is_archive and all(map(had_other_sources, trained))
         return dataclasses.replace(
             run,
             other_code=other_code,
+            other_sources=bool(trained) and other_sources,
             earlier=identity.earlier,
             reads_domain=self.methods.reads_domain(config_of_run),
         )

@@ -70,6 +70,7 @@ class RunRecords:
     start: records.Measures = None
     failure: records.FailedLine | None = None
     other_code: bool = False  # whether its method trained a stage with other code than now
+    other_sources: bool = False  # whether other sources than those here trained all its stages
     reads_domain: bool = False  # whether its method tells its model a text's domain at evaluation
     earlier: bool = False  # whether it is of an earlier version of its method, in an archive
     why: str = ""  # its records are not shown

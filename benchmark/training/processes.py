@@ -7,7 +7,6 @@ RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import platform
 import re
@@ -31,8 +30,9 @@ import torch
 import torch.distributed as dist
 
 from benchmark.errors import UserError
-from benchmark.files import replace_folder
+from benchmark.files import hash_sources, replace_folder
 from benchmark.interpreters import standing_in_code
+from benchmark.ledger.ledger import find_sources
 from benchmark.ledger.records import Hardware, Provenance
 from benchmark.models.devices import choose_device, name_device, synchronize
 from benchmark.settings.names import ROOT
@@ -219,19 +219,9 @@ def find_code_version() -> str:
 
     Without git only the hash.
     """
-    sources = hash_sources(ROOT, "benchmark", "methods")
+    sources = find_sources()
     commit = find_commit()
     return f"{commit}+{sources}" if commit else sources
-
-
-def hash_sources(folder: Path, *packages: str) -> str:
-    """A hash of the Python files of these packages, with their names."""
-    digest = hashlib.sha256()
-    for package in packages:
-        for path in sorted((folder / package).rglob("*.py")):
-            name = path.relative_to(folder).as_posix()
-            digest.update(name.encode() + b"\0" + path.read_bytes())
-    return f"sources-{digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
