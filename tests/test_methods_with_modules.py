@@ -20,9 +20,12 @@ import methods
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS, TinyRuns, make_tiny_config
 from benchmark.instruments.export import export_model
+from benchmark.jobs.state import Survey
+from benchmark.ledger.store import Store
 from benchmark.models import load
 from benchmark.models.kinds import extended
 from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
 from benchmark.training.method import LifelongMethod, Phase, Source
 from tests.support.thorough import THOROUGH
 
@@ -79,6 +82,27 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path
             encoder = load(stage / "model").make_encoder("logging")
             hidden = encoder.encode(tokens)
             torch.testing.assert_close(hidden, model.hidden(tokens, domains), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_cannot_be_fine_tuned_is_refused_in_the_plan(tmp_path: Path) -> None:
+    """Oracle: the one model of these that has no `to_plain`, where a suite fine-tunes."""
+    task = {"name": "t", "domain": "scipy", "docstrings": {}, "metric": "accuracy"}
+    probed = {"tasks": [task], "finetuning": {"protocols": ["linear_probe"]}}
+    tuned = {"tasks": [task], "finetuning": {"protocols": ["finetune"]}}
+
+    def plan(name: str, overrides: dict[str, Any]) -> Survey:
+        suite = load_suite("demo", overrides)
+        run = methods.list_runs(suite)[0]
+        own = run.model_copy(update={"method": name, "row": name, "options": {}})
+        return Survey(suite, [own], build, Store(tmp_path))
+
+    for name in CLASSES:
+        plan(name, {"tasks": []})
+        plan(name, probed)
+        if name != "side_network":
+            plan(name, tuned)
+    with pytest.raises(ConfigError, match=r"'side_network'.* WithSide.*to_plain"):
+        plan("side_network", tuned)
 
 
 def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:

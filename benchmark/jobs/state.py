@@ -6,15 +6,17 @@ It trains nothing.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from benchmark.data.prepared import plan_text_keys
 from benchmark.downstream.tasks import (
@@ -38,7 +40,7 @@ from benchmark.settings.names import make_row_slug
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.batch_parts import check_method
 from benchmark.training.declaration import make_stage_keys, open_ledger
-from benchmark.training.method import Build
+from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.progress import Heartbeat, read_heartbeat
 
 # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
@@ -101,12 +103,49 @@ class RunState:
         return tuple(takewhile(lambda stage: stage.done, self.stages))
 
 
+def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -> None:
+    """Check, before anything is trained, that a method's own model can be fine-tuned.
+
+    Its class is found where functions of the method name it. Raises ConfigError where the suite
+    fine-tunes and a class has no `to_plain`.
+    """
+    trials = [trial for task in suite.tasks for trial in suite.finetuning.list_trials(task)]
+    if all(protocol != "finetune" for protocol, _ in trials):
+        return
+    # where it is not loaded, which takes torch, the method's file defines no such class
+    extended = sys.modules.get("benchmark.models.kinds.extended")
+    if not extended:
+        return
+    base = extended.ExtendedModel
+    for kind in _list_named_classes(type(method)):
+        if not issubclass(kind, base) or kind is base or kind.__subclasses__():
+            continue
+        if kind.to_plain is base.to_plain and kind.make_encoder is base.make_encoder:
+            raise ConfigError(
+                f"row {config.row!r}: its model {kind.__name__} cannot be fine-tuned on the "
+                f"suite's tasks: define {kind.__name__}.to_plain or make_encoder in the file of "
+                f'method {config.method!r}; or set finetuning.protocols = ["linear_probe"], or '
+                "leave the row out"
+            )
+
+
+def _list_named_classes(method: type) -> list[Any]:
+    """The classes that the functions of a method name."""
+    classes = []
+    for kind in method.__mro__:
+        for function in vars(kind).values():
+            if inspect.isfunction(function):
+                values = [function.__globals__.get(name) for name in function.__code__.co_names]
+                classes += [value for value in values if isinstance(value, type)]
+    return classes
+
+
 class Survey:
     """The states of a suite's runs.
 
     `measures` are what its tables want of models besides the records of training. Raises
     ConfigError for a run that cannot have what its method asks for: its share of memory, whole
-    weights.
+    weights. So it does for one whose model the suite's tasks cannot be fine-tuned on.
     """
 
     def __init__(
@@ -134,6 +173,7 @@ class Survey:
         }
         for row, config in row_configs.items():
             check_method(config, self._methods[row])
+            check_fine_tuning(suite, config, self._methods[row])
 
     def read_states(self) -> list[RunState]:
         """The state of each run now."""
