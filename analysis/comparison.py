@@ -116,13 +116,6 @@ def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> lis
     runs = leave_out_older_texts(runs)
     counts = Counter((run.row, run.seed) for run in runs if not run.why)
     repeated = [place for place, count in counts.items() if count > 1]
-    ids = Counter(run.id for run in runs)
-    copied = [id for id, count in ids.items() if count > 1]
-    if copied:
-        raise ComparisonError(
-            f"{side.name}: suites/{suite} holds the run {copied[0]} in {ids[copied[0]]} files, of "
-            f"which only {copied[0]}.jsonl is its own: remove the copies"
-        )
     if repeated:
         row, seed = repeated[0]
         raise ComparisonError(

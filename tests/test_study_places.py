@@ -10,10 +10,11 @@ import pytest
 
 import methods
 import run_all
-from analysis.comparison import ComparisonError, Side, select_one_trial
+from analysis.comparison import Side, select_one_trial
 from analysis.report import write_report
 from benchmark.jobs import study
 from benchmark.ledger.archive import ResultsError
+from benchmark.ledger.records import RecordsError
 from benchmark.ledger.runs import load_runs
 from tests.support import synthetic, tiny_suite
 
@@ -40,14 +41,14 @@ def test_a_copy_of_the_demo_is_verified_wherever_it_lies(tmp_path: Path, capsys)
     assert "are the same" in capsys.readouterr().out
 
 
-def test_a_copied_file_of_a_run_is_said_to_be_one(tmp_path: Path) -> None:
-    """By hand: of two files with one run the one that has its name is its own."""
+@pytest.mark.parametrize("place", [shutil.copy, shutil.move])
+def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None:
+    """By hand: a file with a run is its own where it has its name, with or without another."""
     synthetic.write(tmp_path, "demo", seeds=1)
     runs = load_runs(tmp_path, "demo")
     side = Side("A", {"demo": runs})
     assert len(select_one_trial(side, "demo", {})) == len(runs)
     folder = tmp_path / "suites" / "demo"
-    shutil.copy(folder / f"{runs[0].id}.jsonl", folder / "backup.jsonl")
-    side = Side("A", {"demo": load_runs(tmp_path, "demo")})
-    with pytest.raises(ComparisonError, match=rf"suites/demo .* {runs[0].id}\.jsonl .*copies"):
-        select_one_trial(side, "demo", {})
+    place(folder / f"{runs[0].id}.jsonl", folder / "backup.jsonl")
+    with pytest.raises(RecordsError, match=rf"suites/demo/backup.* {runs[0].id}\.jsonl"):
+        load_runs(tmp_path, "demo")

@@ -116,8 +116,8 @@ MEASURABLE = 5.0
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds.
 
-    No runs: an empty list. Raises RecordsError for damaged files, and for records that do not
-    belong together.
+    No runs: an empty list. Raises RecordsError for damaged files, for copies of a run's file, and
+    for records that do not belong together.
     """
     store = Store(runs)
     loaded: list[RunRecords] = []
@@ -128,6 +128,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         line = find_last(lines, RunLine)
         if line is None:
             continue
+        _check_name(path, line)
         run = RunRecords(line=line, lines=lines, baselines=baselines)
         run.failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
         if line.start:
@@ -156,6 +157,16 @@ def _read_baselines(store: Store) -> list[records.BaselineLine]:
     for line in records.read(store.scores_file("baselines"), records.BASELINES):
         newest[line.task, line.task_key, line.metric, line.window, line.name] = line
     return list(newest.values())
+
+
+def _check_name(path: Path, line: RunLine) -> None:
+    """Raises RecordsError for a copy: commands that look for a run do so by its file's name."""
+    if path.stem != line.id:
+        own = path.with_name(f"{line.id}.jsonl")
+        cure = "remove the copy" if own.exists() else "give it that name, or remove it"
+        raise records.RecordsError(
+            f"{path} holds the run {line.id}, whose own file is {own.name}: {cure}"
+        )
 
 
 def _check_places(path: Path, run: RunRecords) -> None:
