@@ -132,7 +132,9 @@ class Verdict:
         seeds = min(len(comparison.changes) for comparison in self.comparisons)
         fewest = count_fewest_seeds(self._tests_of_the_weakest)
         if seeds >= fewest:
-            return ""
+            weakest = self.weakest
+            is_spread = bool(np.ptp(weakest.margin)) or weakest.text_variance > 0
+            return "" if is_spread else "all differences are equal"
         purpose = " to refute" if seeds >= count_fewest_seeds(self.tests) else ""
         return f"{seeds} of at least {fewest} seeds{purpose}"
 

@@ -306,6 +306,18 @@ def test_the_p_of_ap_holds_the_choice_of_documents():
     assert with_texts.p_values[0] == pytest.approx(0.1587, abs=0.001)
 
 
+def test_equal_rows_are_told_apart_by_no_distance():
+    """By hand: six seeds without any difference have no spread to say a distance from, unless the
+    validation text brings one.
+    """
+    equal = verdict(CLAIM, numbers(ER=[[1, 10]] * 6, Naive=[[1, 10]] * 6))
+    assert equal.state == "not decidable" and "equal" in equal.reason
+    assert math.isnan(equal.decidable_from)
+    with_texts = dataclasses.replace(equal.weakest, text_variance=0.05**2)
+    of_texts = dataclasses.replace(equal, comparisons=(with_texts,))
+    assert of_texts.reason == "" and of_texts.decidable_from > 0
+
+
 @pytest.mark.parametrize(
     ("cause", "reason"),
     [("seeds", "no seed has both ELLE and ER"), ("nan", "missing"), ("inf", "diverged")],
