@@ -323,7 +323,7 @@ def note_other_sources(runs: Sequence[RunRecords]) -> list[str]:
     trained = [run for run in runs if any(run.stages)]
     if not trained or not all(run.other_sources for run in trained):
         return []
-    return ["Other code of benchmark/ or methods/ than is here trained all of it."]
+    return ["Other code of benchmark/ than is here trained all of it."]
 
 
 def note_edited_code(stages: pd.DataFrame) -> list[str]:

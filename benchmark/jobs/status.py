@@ -267,7 +267,7 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     edited = sum(state.other_sources > 0 for state in states)
     if edited and not survey.store.is_archive:
         notes.append(
-            f"! benchmark/ or methods/ was edited since {edited} of {len(states)} runs were "
+            f"! benchmark/ was edited since {edited} of {len(states)} runs were "
             "trained: if it computes something else now, train all that you compare with one code "
             "(a --runs of its own)"
         )

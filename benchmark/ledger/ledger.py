@@ -68,8 +68,11 @@ class Methods(Protocol):
 
 @functools.cache
 def find_sources() -> str:
-    """A hash of the sources that are here, which records have of those that trained them."""
-    return hash_sources(ROOT, "benchmark", "methods")
+    """A hash of `benchmark/` as it is here, which records have of the code that trained them.
+
+    A method's own code is known by `hash_code`, so that a new method changes nothing of others.
+    """
+    return hash_sources(ROOT, "benchmark")
 
 
 def had_other_sources(start: StageLine | None) -> bool:

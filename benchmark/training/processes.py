@@ -203,7 +203,7 @@ PACKAGES = (
 def describe_provenance(world: World, precision: str) -> Provenance:
     """The code, the packages and the machine with which this process trains a stage."""
     return Provenance(
-        code=find_code_version(),
+        code=join_version(find_sources()),
         packages={
             "python": sys.version.split()[0],
             **{name: metadata.version(name) for name in PACKAGES},
@@ -219,7 +219,11 @@ def find_code_version() -> str:
 
     Without git only the hash.
     """
-    sources = find_sources()
+    return join_version(hash_sources(ROOT, "benchmark", "methods"))
+
+
+def join_version(sources: str) -> str:
+    """`<commit>+<hash of sources>`, without git only the hash."""
     commit = find_commit()
     return f"{commit}+{sources}" if commit else sources
 
