@@ -247,7 +247,10 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
         write_lines(project / "held_out.jsonl", [{"text": text} for text in texts])
     elif page == "tasks.md":
         for split in ("train", "dev", "test"):
-            rows: list[dict[str, object]] = [{"text": text, "label": text[:3]} for text in texts]
+            rows: list[dict[str, object]] = [
+                {"text": text, "label": ("upregulator", "substrate")[number % 2]}
+                for number, text in enumerate(list_texts(split))
+            ]
             write_lines(project / f"tasks/chemprot/{split}.jsonl.gz", rows)
         write_lines(
             project / "tasks/questions.jsonl",
