@@ -266,6 +266,7 @@ def cost(
         predicted=predicted,
         tokens=2000,
         flops=3e9,
+        peak=166e9,
         of_peak=0.45,
     )
 
@@ -279,7 +280,20 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     merge = cost("Merge", 1, "merge", 0.001, 0.02, 0.0)
     machine = msgspec.structs.replace(ALONE.describe_hardware(), cpu="Example CPU", threads=2)
     text = format_table([slow, fast, merge], "bf16", machine).splitlines()
-    of_slow = ["A-GEM", "2", "adapt", "40.0", "50,000", "75", "45%", "2.40", "2.00", "+20%", "!"]
+    of_slow = [
+        "A-GEM",
+        "2",
+        "adapt",
+        "40.0",
+        "50,000",
+        "75",
+        "166",
+        "45%",
+        "2.40",
+        "2.00",
+        "+20%",
+        "!",
+    ]
     assert text[1].split() == of_slow
     assert text[2].split() == [
         "PNN",
@@ -288,12 +302,13 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
         "1,500.0",
         "1,333",
         "2",
+        "166",
         "45%",
         "1.80",
         "2.00",
         "-10%",
     ]
-    assert text[3].split()[7:] == ["0.02", "0.00", "-"]
+    assert text[3].split()[8:] == ["0.02", "0.00", "-"]
     assert "bf16 on CPU (Example CPU, 2 threads" in text[4] and text[6].startswith(
         "! more than 10% "
     )

@@ -1,4 +1,4 @@
-"""The speed of a step of each method: tokens and FLOPs a second, beside a step of Naive.
+"""The speed of a step of each method: tokens and FLOPs per second, beside a step of Naive.
 
 A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in
 turns, and ratios are medians over the turns. Nothing is trained: the learning rate is 0, and each
@@ -54,8 +54,9 @@ class Cost:
     predicted: float  # the same by FLOPs
     tokens: int  # of text
     flops: float
-    # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
-    of_peak: float
+    # FLOPs per second of a large matrix product in the same precision, median over pairs
+    peak: float
+    of_peak: float  # the share of it that the step reaches, median over pairs
 
     @property
     def off(self) -> float:
@@ -138,6 +139,7 @@ class Prepared:
             pace = paces.setdefault(digest(settings), naive_seconds)
             if of_naive:
                 pace = of_naive[0].phases["adapt"]
+            peak = statistics.median(peak for _, _, peak in turns)
             of_peak = statistics.median(flops / seconds / peak for seconds, _, peak in turns)
             cost = Cost(
                 row=inputs.config.row,
@@ -148,6 +150,7 @@ class Prepared:
                 predicted=flops / naive.count_step_flops(),
                 tokens=stepper.loader.tokens,
                 flops=flops,
+                peak=peak,
                 of_peak=of_peak,
             )
             costs.append(cost)
@@ -244,7 +247,7 @@ def prepare_stages(
 
 
 def format_table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
-    """A line a phase; the ones that cost over a tenth more than predicted are marked."""
+    """One line per phase. The ones that cost over a tenth more than predicted are marked."""
     lines = [
         {
             "row": cost.row,
@@ -253,6 +256,7 @@ def format_table(costs: Sequence[Cost], precision: str, machine: Hardware) -> st
             "ms a step": f"{1000 * cost.seconds:,.1f}",
             "tokens/s": f"{cost.tokens / cost.seconds:,.0f}",
             "GFLOP/s": f"{cost.flops / cost.seconds / 1e9:,.0f}",
+            "peak": f"{cost.peak / 1e9:,.0f}",
             "of peak": f"{cost.of_peak:.0%}",
             "of Naive": f"{cost.over_naive:.2f}",
             "by FLOPs": f"{cost.predicted:.2f}",
@@ -264,7 +268,7 @@ def format_table(costs: Sequence[Cost], precision: str, machine: Hardware) -> st
     processor = f"{machine.cpu}, {machine.threads} threads, {machine.count} processes"
     return f"""{pandas.DataFrame(lines).to_string(index=False)}
 {precision} on {machine.device} ({processor})
-of peak: of what a large matrix product reaches, in turns
+peak: the GFLOP/s of a large matrix product, in turns with the step
 ! more than {TOLERANCE:.0%} slower than its FLOPs predict"""
 
 
