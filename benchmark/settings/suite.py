@@ -206,6 +206,15 @@ class Training(Settings):
     learning_rate: Annotated[tuple[PositiveFloat, ...] | PositiveFloat, WEIGHTS] = Field(
         5e-4, description="the peak of each phase"
     )
+    rate_scaling: Annotated[Literal["none", "mup"], WEIGHTS] = Field(
+        "none",
+        description="mup: the rate of a matrix is learning_rate times rate_width / hidden_size, so "
+        "that a rate tuned at one width is near the best at another (Yang et al. 2022); for adamw "
+        "and init = scaled",
+    )
+    rate_width: Annotated[int | None, WEIGHTS] = Field(
+        None, gt=0, description="for mup: the hidden size that learning_rate is the rate of"
+    )
     warmup: Annotated[tuple[ShareOfPhase, ...] | ShareOfPhase, WEIGHTS] = Field(
         0.08, description="share of a phase in which the rate rises"
     )
@@ -269,6 +278,15 @@ class Training(Settings):
     @model_validator(mode="after")
     def _check_optimizer(self) -> Training:
         find_optimizer(self.optimizer).replace_options(self.optimizer_options)
+        if (self.rate_scaling == "mup") != (self.rate_width is not None):
+            raise ValueError(
+                "rate_scaling = 'mup' and rate_width go together: give both or neither"
+            )
+        if self.rate_scaling == "mup" and self.optimizer != "adamw":
+            raise ValueError(
+                f"rate_scaling 'mup' is a rule for adamw, not for {self.optimizer}: "
+                "leave rate_scaling out"
+            )
         if self.shard and (self.compile or self.precision == "fp16"):
             raise ValueError(
                 "shard goes neither with compile nor with precision 'fp16': leave one of them out"

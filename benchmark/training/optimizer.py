@@ -259,3 +259,26 @@ def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: s
         fits = [rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name, pattern)]
         factors.append(fits[0] if fits else 1.0)
     return factors
+
+
+def find_width_factors(
+    model: LanguageModel, parameters: Iterable[nn.Parameter], training: Training
+) -> list[float]:
+    """The factor of each parameter's learning rate that the width of its model asks for.
+
+    Under muP for Adam it falls as 1 / width where a parameter is multiplied by the D states of a
+    token (Yang et al. 2022, arXiv 2203.03466, table 8): matrices of the layers and the one that
+    predicts, which is often the table of tokens too. Vectors and tables that only read in keep
+    the suite's rate.
+    """
+    if training.rate_width is None:
+        return [1.0 for _ in parameters]
+    scaled = training.rate_width / model.hidden_size
+    decoder: Any = model.network.get_output_embeddings()
+    tables = model.architecture.find_places(model.network).tables
+    reads_in = {id(table.module.weight) for table in tables} - {id(decoder.weight)}
+    factors = []
+    for parameter in parameters:
+        is_matrix = parameter.dim() >= 2 and id(parameter) not in reads_in
+        factors.append(scaled if is_matrix else 1.0)
+    return factors

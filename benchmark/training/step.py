@@ -35,7 +35,13 @@ from benchmark.training.method import (
     get_state,
     set_state,
 )
-from benchmark.training.optimizer import Moments, PhaseOptimizer, find_maps, find_rate_factors
+from benchmark.training.optimizer import (
+    Moments,
+    PhaseOptimizer,
+    find_maps,
+    find_rate_factors,
+    find_width_factors,
+)
 from benchmark.training.processes import World
 from benchmark.training.shards import Shards, take_local_part
 from benchmark.training.stream import Stream
@@ -245,12 +251,16 @@ class Stepper:
                 trainable.append((names[name], parameter))
         trainable_names = [name for name, _ in trainable]
         factors = find_rate_factors(trainable_names, phase.lr_multipliers, phase.name)
+        parameters = [parameter for _, parameter in trainable]
+        width_factors = find_width_factors(self.model, parameters, self.training)
         self._frozen: list[torch.nn.Parameter] = []
         self._factors: list[float] = []
         self._named: list[tuple[str, torch.nn.Parameter]] = []
-        for (name, parameter), factor in zip(trainable, factors, strict=True):
+        for (name, parameter), factor, width_factor in zip(
+            trainable, factors, width_factors, strict=True
+        ):
             if factor:
-                self._factors.append(factor)
+                self._factors.append(factor * width_factor)
                 self._named.append((name, parameter))
             else:
                 self._frozen.append(parameter)

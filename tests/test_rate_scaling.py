@@ -1,0 +1,103 @@
+"""`training.rate_scaling = "mup"`: a rate that means the same at every width."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.models import build
+from benchmark.settings.optimizers import OPTIMIZERS
+from benchmark.settings.suite import Training
+from benchmark.training.optimizer import PhaseOptimizer, find_width_factors
+
+WIDTHS = (32, 64, 128, 256)
+RATE = 1e-3
+LAST_NORM = {"gpt": "transformer.ln_f", "llama": "model.norm"}
+
+
+def measure_changes(architecture: str, width: int, training: Training) -> dict[str, float]:
+    """How far coordinates of states and logits move in the first step: their RMS."""
+    torch.manual_seed(0)
+    vocabulary = Vocabulary(text=64, domains=())
+    model = build(architecture, 2, width, vocabulary, 34, head_size=8, dropout=0.0, scaled=True)
+    tokens = torch.randint(8, 64, (4, 32), generator=torch.Generator().manual_seed(1))
+    states: list[Any] = []
+    norm = model.network.get_submodule(LAST_NORM[architecture])
+    norm.register_forward_hook(lambda module, inputs, output: states.append(inputs[0].detach()))
+    names = model.part_names()
+    named = [(names[name], parameter) for name, parameter in model.named_parameters()]
+    factors = find_width_factors(model, [parameter for _, parameter in named], training)
+    optimizer = PhaseOptimizer(OPTIMIZERS["adamw"], named, factors, training)
+    logits = []
+    for _ in range(2):
+        model.zero_grad()
+        output = model.network(input_ids=tokens).logits
+        logits.append(output.detach())
+        F.cross_entropy(output[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step(training.learning_rate)
+    return {
+        "states": (states[-1] - states[0]).square().mean().sqrt().item(),
+        "logits": (logits[-1] - logits[0]).square().mean().sqrt().item(),
+    }
+
+
+def find_slopes(architecture: str, training: Training) -> dict[str, float]:
+    """The power of the width with which the changes grow."""
+    changes = [measure_changes(architecture, width, training) for width in WIDTHS]
+    logs = [math.log(width) for width in WIDTHS]
+    return {
+        part: float(np.polyfit(logs, [math.log(change[part]) for change in changes], 1)[0])
+        for part in changes[0]
+    }
+
+
+@pytest.mark.parametrize("architecture", LAST_NORM)
+def test_a_step_moves_states_alike_at_every_width(architecture: str) -> None:
+    """Oracle: the coordinate check of Yang et al. 2022 (arXiv 2203.03466, appendix D.1): with one
+    rate a wider model's coordinates move further, under muP as far. Logits keep a rest of it, as a
+    tied table begins with 1 / sqrt(width), not with muP's 1 / width.
+    """
+    plain = find_slopes(architecture, Training(batch_size=4, learning_rate=RATE))
+    mup = Training(batch_size=4, learning_rate=RATE, rate_scaling="mup", rate_width=WIDTHS[0])
+    scaled = find_slopes(architecture, mup)
+    assert plain["states"] > 0.6
+    assert plain["logits"] > 0.6
+    assert abs(scaled["states"]) < 0.15
+    assert abs(scaled["logits"]) < 0.35
+
+
+def test_which_rates_follow_the_width() -> None:
+    """Oracle: table 8 of Yang et al. 2022: matrices of the layers and what predicts fall with the
+    width, tables that only read in and vectors do not. GPT's table of tokens predicts.
+    """
+    training = Training(batch_size=4, learning_rate=RATE, rate_scaling="mup", rate_width=16)
+    model = build("gpt", 1, 64, Vocabulary(text=64), 34, head_size=8)
+    names = model.part_names()
+    factors = find_width_factors(model, model.parameters(), training)
+    by_name = dict(zip((names[name] for name, _ in model.named_parameters()), factors, strict=True))
+    assert by_name["embeddings.0.weight"] == 16 / 64
+    assert by_name["embeddings.1.weight"] == 1.0
+    for name, factor in by_name.items():
+        if name.startswith("layers."):
+            is_matrix = name.endswith("weight") and ".ln_" not in name
+            assert factor == (16 / 64 if is_matrix else 1.0), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate_scaling": "mup"}, "rate_width"),
+        ({"rate_width": 16}, "rate_scaling"),
+        ({"rate_scaling": "mup", "rate_width": 16, "optimizer": "muon"}, "muon"),
+    ],
+)
+def test_a_rule_that_does_not_hold_is_refused(settings: dict[str, Any], message: str) -> None:
+    """Oracle: the rule is Adam's, and needs a width."""
+    with pytest.raises(ValueError, match=message):
+        Training(batch_size=4, learning_rate=RATE, **settings)
