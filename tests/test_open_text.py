@@ -245,3 +245,13 @@ def test_the_page_names_each_source_and_its_licence(build_text):
     for domain in sources["domains"].values():
         used |= {*domain["train"], *domain.get("valid", [])}
     assert used == {archive["package"] for archive in sources["archives"]}
+
+
+def test_what_was_built_is_recorded_where_the_command_looks(build_text):
+    """Oracle: the files that the study's suites read, each of which the record names."""
+    record = FOLDER / "pins" / "sources.toml"
+    built = json.loads(record.with_name("built.json").read_text())
+    for suite in ("small.toml", "dated.toml"):
+        for domain in msgspec.toml.decode((FOLDER / suite).read_bytes())["domains"]:
+            for file in (*domain["train"], *domain["valid"]):
+                assert file.removeprefix("../../data/open_text/") in built
