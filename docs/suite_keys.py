@@ -36,7 +36,7 @@ lie."""
 # One for each section, which a suite that extends the demo can hold.
 EXAMPLES = {
     "": 'methods = ["naive", "er"]',
-    "[[rows]]": 'rows = [{ name = "ER, 30%", method = "er", options = { replay = 0.3 } }]',
+    "[[rows]]": 'rows = [{ name = "ER, 30%", method = "er", options = { replay_ratio = 0.3 } }]',
     "[[domains]]": 'probes = [{ name = "json", packages = ["json"] }]',
     "[[domains.datasets]]": (
         'probes = [{ name = "news", datasets = [{ path = "allenai/c4", name = "realnewslike" }] }]'

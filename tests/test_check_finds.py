@@ -27,6 +27,8 @@ class L2SP(LifelongMethod):
     effect, too.
     """
 
+    needs_full_weights = True
+
     strength: float = 0.1
 
     def start_stage(self, model, stage):
@@ -38,6 +40,13 @@ class L2SP(LifelongMethod):
     def adjust_gradients(self, learner, memory):
         for parameter, anchor in zip(learner.parameters, self.anchor, strict=bool(self.anchor)):
             parameter.grad.add_(parameter.detach() - anchor, alpha=self.strength)
+
+
+@dataclass
+class HidesCopies(L2SP):
+    """Does not say that it keeps a copy of the weights."""
+
+    needs_full_weights = False
 
 
 @dataclass
@@ -142,7 +151,7 @@ class SaysTold(LifelongMethod):
 KINDS = {
     kind.__name__: kind
     for kind in (
-        *(L2SP, KeepsNoise, SeedsStages, SeedsSteps, DrawsOn),
+        *(L2SP, HidesCopies, KeepsNoise, SeedsStages, SeedsSteps, DrawsOn),
         *(TeachesItself, WritesOtherwise, SilentPNN, SaysTold),
     )
 }
@@ -165,6 +174,14 @@ def test_two_processes_are_compared_by_what_they_predict(tmp_path) -> None:
     fair, wrong = make_tiny("L2SP", tmp_path / "fair"), make_tiny("KeepsNoise", tmp_path / "wrong")
     with pytest.raises(AssertionError, match="KeepsNoise in two processes: .*of one seed"):
         conformance.two_processes_equal_one(fair, wrong)
+
+
+def test_a_copy_of_weights_that_cannot_be_sharded_is_told(tmp_path) -> None:
+    """Oracle: torch: a process holds a part of each weight, and the copy the whole."""
+    with pytest.raises(
+        AssertionError, match="HidesCopies with sharded weights.*needs_full_weights"
+    ):
+        conformance.two_processes_equal_one(make_tiny("HidesCopies", tmp_path))
 
 
 @pytest.mark.parametrize(

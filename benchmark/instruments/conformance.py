@@ -64,6 +64,9 @@ STEPS = 10
 SEED = 3
 OTHER_SEED = 4  # of runs in double precision, which come after those of SEED in the same process
 DROPOUT = 0.1
+CURE_OF_SHARDS = (
+    "a method that keeps, adds or looks into whole weights says needs_full_weights = True"
+)
 
 
 def find_place_in(name: str, error: Exception) -> str:
@@ -177,7 +180,7 @@ def options_are_documented(tiny: TinyRuns) -> None:
     )
     for field in fields(method):  # type: ignore[arg-type]
         if field.init:
-            line = rf"^ +{field.name}: [^#\n]+  # \S.+"
+            line = rf"^ +{field.name}: [^#\n]+  # \S"
             assert re.search(line, source, re.MULTILINE), (
                 f"option {field.name!r} has no comment that says what it is"
             )
@@ -320,7 +323,8 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     half-size micro-batches too. Weights are not compared: Adam makes whole steps of the rounding of
     a gradient that is 0, as that of a bias of attention's keys, which no prediction depends on. The
     one process has trained another seed before, the two have not: whatever a run leaves to the next
-    one in its process is found too. One pair trains all: it takes seconds to start.
+    one in its process is found too. One pair trains all: it takes seconds to start. A method that
+    does not say `needs_full_weights` also trains with weights that the two share.
     """
     for tiny in several:
         tiny.train_undisturbed()
@@ -335,6 +339,11 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     )
     for tiny, run, predictions in zip(several, runs, expected, strict=True):
         assert_alike(predictions, compute_predictions(run), f"{tiny.name} in two processes", cure)
+        if tiny.make_method().needs_full_weights:
+            continue
+        sharded = tiny.make_run(tiny.make_config(seed=OTHER_SEED, shard=True), "shards")
+        where = f"{tiny.name} with sharded weights"
+        assert_alike(predictions, compute_predictions(sharded), where, CURE_OF_SHARDS)
 
 
 def _train_in_double_precision(tiny: TinyRuns) -> list[Tensor]:
@@ -369,6 +378,19 @@ def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:
     with in_double_precision(), join() as world:
         for tiny in several:
             tiny.make_run(tiny.make_config(seed=OTHER_SEED), "two", world=world).train()
+            if not tiny.make_method().needs_full_weights:
+                _train_shards(tiny, world)
+
+
+def _train_shards(tiny: TinyRuns, world: World) -> None:
+    config = tiny.make_config(seed=OTHER_SEED, shard=True)
+    run = tiny.make_run(config, "shards", world=world)
+    try:
+        run.train()
+    except RuntimeError as error:
+        raise AssertionError(
+            f"{tiny.name} with sharded weights (training.shard): {error}: {CURE_OF_SHARDS}"
+        ) from error
 
 
 def _be_one_of_two(
@@ -462,8 +484,8 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
     naive = compute_predictions(tiny.make_run(of_naive, "naive"))
     if tiny.make_run(config, "double").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
         cure = (
-            "say in `signature` what the first stage does, or keeps in `state`, that Naive's does "
-            "not"
+            "set acts_first = True: the first stage does something, or keeps it in `state`, that "
+            "Naive's does not"
         )
         assert_alike(naive[:1], predictions[:1], "in the first stage", cure)
         with in_double_precision():

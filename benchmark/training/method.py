@@ -48,8 +48,7 @@ class Source:
     # them, or "own": text that `make_rows` makes
     domain: str
     share: float = 1.0  # rows, as a share of training.batch_size
-    # of the mean loss of these rows in the step's loss, which is the sum over the sources
-    weight: float = 1.0
+    weight: float = 1.0  # factor of these rows' mean loss; the step's loss sums over the sources
 
     @property
     def from_memory(self) -> bool:
@@ -63,9 +62,8 @@ class Phase:
     Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper).
     `lr_multipliers` maps patterns such as "layers.0.*" to factors. The first that fits a parameter
     decides.
-    Where the first phase of a stage to train carries on, it goes on with what the stage before has
-    kept, and the stage keeps what it ends with. So let it carry on in each stage, the first one
-    too, or in none.
+    With `optimizer="carry"` the first phase that trains continues the previous stage's optimizer,
+    and the stage keeps its own. Use it in every stage, the first one too, or in none.
     """
 
     name: str
@@ -76,12 +74,13 @@ class Phase:
     trains: bool = True  # False: batches go to on_batch(), no optimizer
     # several batches, in place of the one that `memory` and `domain` describe
     sources: tuple[Source, ...] = ()
-    # rows of a second batch, all from memory, as a share of the first: adjust_gradients
+    # size of a second batch, of memory rows alone, as a share of the first; adjust_gradients
+    # receives it
     memory_batch: float = 0.0
     schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
     # factors of it by name (`part_names`); 0 freezes
     lr_multipliers: Mapping[str, float] = field(default_factory=dict)
-    # the next stage goes on from where the phase begins; its end is evaluated and saved
+    # the phase's end is evaluated and saved, and the next stage starts from the phase's beginning
     discard_after: bool = False
     # "carry": go on with the moments that the last phase to train has left
     optimizer: Literal["new", "carry"] = "new"
@@ -121,7 +120,7 @@ class Stage:
     build: Callable[[Size], LanguageModel]  # a new model with random weights, on the CPU
     # (rows, T) ids of earlier domains' text, masked as in training, or (0, T)
     memory_rows: Callable[[int], Tensor]
-    # a copy of what the stage before was evaluated with, on the CPU
+    # a copy of what the stage before was evaluated with, on the CPU; not in the first stage
     previous: Callable[[], LanguageModel]
     stream_info: StreamInfo
 
@@ -132,6 +131,7 @@ class Stage:
 
     @property
     def first(self) -> bool:
+        """Whether the stream begins here."""
         return self.index == 0
 
     @property
@@ -167,7 +167,7 @@ class LifelongMethod:
     causal_only: ClassVar[bool] = False
     # whether it keeps, adds or looks into weights, so that none can be sharded
     needs_full_weights: ClassVar[bool] = False
-    # whether `check` may find Naive's weights: it acts seldom, or not at all
+    # whether its weights may equal Naive's, which `check` otherwise takes for a mistake
     may_equal_naive: ClassVar[bool] = False
     # values of options that `run_all.py tune` may choose from
     search_space: ClassVar[Mapping[str, Sequence[Any]]] = {}
@@ -187,7 +187,7 @@ class LifelongMethod:
 
         Stages with equal signatures are trained once and shared. It is empty in the first stage,
         unless the method says that it acts there (`acts_first`). Options with their default are
-        left out, so that a new one changes no key.
+        left out, so that a new option trains no old stage again.
         """
         if stage.first and not self.acts_first:
             return {}
@@ -207,6 +207,7 @@ class LifelongMethod:
         return any(source.from_memory for phase in phases for source in phase.sources)
 
     def options(self) -> dict[str, Any]:
+        """The value of each option, by name."""
         settings = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in settings}
 
@@ -234,12 +235,13 @@ class LifelongMethod:
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
+        """The phases of a stage, in order. Their shares sum to 1."""
         return [Phase("adapt")]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         """The mean over the rows of `batch`, a scalar.
 
-        So micro-batches and processes average to the whole.
+        The loop averages these means over micro-batches and processes.
         """
         return learner.language_model_loss(batch)
 
@@ -254,12 +256,12 @@ class LifelongMethod:
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         """Change `parameter.grad` in place, before the optimizer's step.
 
-        The synchronised backward pass is over then. `memory` is the batch that `Phase.memory_batch`
-        asked for, in micro-batches.
+        Gradients are those of the whole batch, averaged over processes, before clipping. `memory`
+        is the batch that `Phase.memory_batch` asked for, in micro-batches.
         """
 
     def after_step(self, learner: Learner) -> None:
-        """Take in the weights that the optimizer has just moved: averages."""
+        """Called after each step of the optimizer, for example to average weights."""
 
     def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
         """Take in one batch of a phase with trains=False.
