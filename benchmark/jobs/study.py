@@ -309,6 +309,13 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     return "**What the stages were trained on.**\n\n" + "".join(table_lines)
 
 
+def describe_plan(store: Store) -> str:
+    """The commit of the plan as it was when the first runs were collected, for hardware.md."""
+    file = store.root / archive.PLAN_COMMIT
+    commit = file.read_text(encoding="utf-8") if file.exists() else ""
+    return f"\n{archive.PLAN} when runs were first collected: commit {commit}.\n" if commit else ""
+
+
 def _compare_reports(committed: Path, rendered: Path) -> int:
     """Compare the tables of two folders of reports, and return how many there are.
 
@@ -348,6 +355,6 @@ def _render_report(
         with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
             write_report([(suite, configs)], store.root, out)
         with replace_file(out / suite.name / HARDWARE) as file:
-            file.write(make_hardware_table(runs).encode())
+            file.write((make_hardware_table(runs) + describe_plan(store)).encode())
         # a megabyte of the same scripts each; `report` on the records makes it
         (out / suite.name / PAGE).unlink(missing_ok=True)

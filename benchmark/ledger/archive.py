@@ -12,6 +12,7 @@ import contextlib
 import gzip
 import io
 import json
+import subprocess
 import tarfile
 import tempfile
 import zlib
@@ -28,6 +29,8 @@ from benchmark.ledger.store import Store
 from benchmark.settings.suite import RunConfig, Suite, Suites
 
 RECORDS = "records"
+PLAN = "plan.md"  # of a study
+PLAN_COMMIT = "plan_commit"  # in an archive: the commit of the plan when it was begun
 Archives = dict[Path, dict[str, bytes]]  # the content of each file of each archive
 
 
@@ -81,6 +84,9 @@ def collect(
         if members and examples:
             name = store.examples_file(suite.name).relative_to(store.root).as_posix()
             members[name] = json.dumps({**examples}, sort_keys=True).encode()
+        plan_commit = "" if old_members else find_plan_commit(folder)
+        if members and plan_commit:
+            members[PLAN_COMMIT] = plan_commit.encode()
         if members != old_members:
             write_archive(archive, members)
     counts = Counter(outcomes.values())
@@ -88,6 +94,33 @@ def collect(
         f"{suite.name}: stages held already, {outcome}: {count}"
         for outcome, count in counts.items()
     ]
+
+
+def find_plan_commit(folder: Path) -> str:
+    """The commit and date of the last change of a study's plan.
+
+    Empty without a plan or git. Raises ResultsError where the plan has changes that no commit
+    holds.
+    """
+    plan = folder / PLAN
+    if not plan.exists():
+        return ""
+
+    def ask_git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments, "--", PLAN]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
+    try:
+        changes = ask_git("status", "--porcelain")
+        commit = ask_git("log", "-1", "--format=%H of %cs")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    if changes:
+        raise ResultsError(
+            f"{plan}: it differs from its last commit: commit the plan first, as records name it"
+        )
+    return commit
 
 
 def _has_ended(config: RunConfig, ledger: Ledger) -> bool:
