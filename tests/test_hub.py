@@ -4,7 +4,9 @@ suites name.
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,8 +17,10 @@ import pytest
 import methods
 from benchmark.data import corpus
 from benchmark.data.documents import DataError
+from benchmark.downstream import tasks
 from benchmark.jobs.preparation import name_moving_sets
 from benchmark.settings.load import load_suite
+from benchmark.settings.tasks import HubTask, Task
 from benchmark.settings.texts import Domain, HubDataset, OnError
 
 datasets = pytest.importorskip("datasets")
@@ -34,10 +38,12 @@ def read(*sets: HubDataset) -> list[str]:
 
 
 def repository(folder: Path, configurations: dict[str, dict[str, str]]) -> Path:
-    """A data set with a card that names its configurations: of each its split and the pattern of
-    its files.
+    """A data set with a card that names its configurations, if there are any: of each its split
+    and the pattern of its files.
     """
     (folder / "data").mkdir(parents=True)
+    if not configurations:
+        return folder
     lines = ["---", "configs:"]
     for name, files in configurations.items():
         lines += [f"- config_name: {name}", "  data_files:"]
@@ -169,18 +175,68 @@ def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: 
         read_table("none*", "skip")
 
 
+@pytest.mark.parametrize(("end", "separator"), [(".csv", ","), (".csv.gz", ","), (".tsv", "\t")])
+def test_a_data_set_of_csv_loses_no_text_either(tmp_path: Path, end: str, separator: str) -> None:
+    """The same rows in a data set that names no files, whose fields commas or tabs separate.
+
+    Oracle: the texts by hand, and the lines of the rows that are broken.
+    """
+    rows = [["text", "label"], ["One, two", "0"], ["bad", "text", "0"], ["short"], ["NA", "1"]]
+    folder = repository(tmp_path / "set", {})
+    path = folder / f"train{end}"
+    with io.StringIO() as text:
+        csv.writer(text, delimiter=separator).writerows(rows)
+        content = text.getvalue().encode()
+    path.write_bytes(gzip.compress(content) if end.endswith(".gz") else content)
+    dataset = HubDataset(path=str(folder), documents=3)
+    skipped = Counter[str]()
+    skips = Domain(name="hub", datasets=(dataset,), on_error="skip")
+    assert [document.text for document in corpus.read(skips, 0.5, skipped)] == ["One, two"]
+    assert {reason.rpartition("/")[2] for reason in skipped} == {f"train{end}:{i}" for i in (3, 4)}
+    with pytest.raises(DataError, match=rf"train\{end}:3: 3 fields"):
+        read(dataset)
+    task = Task(name="t", domain="hub", dataset=HubTask(path=str(folder), test="train"))
+    with pytest.raises(DataError, match=rf"'t'.*train\{end}:3: 3 fields"):
+        tasks.load_examples(task, [skips], tmp_path / "kept")
+    with pytest.raises(DataError, match="Bad split"):
+        read(dataset.model_copy(update={"split": "nowhere"}))
+
+
+def test_a_task_of_whole_csv_is_read(tmp_path: Path) -> None:
+    """Oracle: the rows by hand, in splits that are slices."""
+    lines = [f'"text, {number}",{"xy"[number % 2]}\n' for number in range(8)]
+    folder = repository(tmp_path / "set", {})
+    (folder / "train.csv").write_text("".join(["text,label\n", *lines]))
+    hub = HubTask(path=str(folder), train="train[:4]", dev="train[4:6]", test="train[6:]")
+    task = Task(name="t", domain="hub", dataset=hub)
+    domain = Domain(name="hub", datasets=(HubDataset(path=str(folder)),))
+    data = tasks.load_examples(task, [domain], tmp_path / "kept")
+    assert [example.text for example in data.test] == ["text, 6", "text, 7"]
+    assert data.labels == ("x", "y") and len(data.train) == 4
+
+
+def test_csv_that_is_read_in_a_way_of_its_own_is_refused(tmp_path: Path) -> None:
+    """Oracle: the option that the data set's card names."""
+    folder = repository(tmp_path / "set", {"default": {"train": "a.csv"}})
+    card = folder / "README.md"
+    card.write_text(card.read_text().replace("  data_files:", "  header: null\n  data_files:"))
+    (folder / "a.csv").write_text("some text,0\nother, text,1\n")
+    with pytest.raises(DataError, match="header"):
+        read(HubDataset(path=str(folder)))
+
+
 def test_the_suites_name_a_commit_of_each_data_set() -> None:
     """Oracle: forty hexadecimal digits, which no push to the Hub moves; the four tasks that lack
     them are counted.
     """
     for name, lacking in (("bert_base", 4), ("expand_size", 0)):
         suite = load_suite(name)
-        tasks = [task.dataset.revision for task in suite.tasks if task.dataset]
+        of_tasks = [task.dataset.revision for task in suite.tasks if task.dataset]
         named = [
-            *filter(None, tasks),
+            *filter(None, of_tasks),
             *(dataset.revision for domain in suite.domains for dataset in domain.datasets),
         ]
-        assert tasks.count(None) == lacking and len(named) > 4
+        assert of_tasks.count(None) == lacking and len(named) > 4
         said = name_moving_sets(methods.list_runs(suite)[0])
         assert (
             said.count("zapsdcn/") == lacking and "wikimedia" not in said and "nyu-mll" not in said

@@ -20,7 +20,7 @@ from pydantic import BaseModel, create_model
 from tokenizers import Tokenizer
 
 import methods
-from benchmark.downstream.passages import Example
+from benchmark.downstream.passages import Example, Splits
 from benchmark.downstream.tasks import (
     find_example_keys,
     load_examples,
@@ -36,9 +36,11 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import WEIGHTS, Decides, find_settings
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Suite, Training
+from benchmark.settings.tasks import SPLITS
 from benchmark.training.declaration import hash_code, make_stage_keys, open_ledger
 from methods.naive import Naive
 from run_all import main
+from tests.support.hub import stand_in
 from tests.support.record_lines import read_lines, write_lines
 from tests.support.tiny_suite import write
 
@@ -313,9 +315,7 @@ def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edi
     or not.
     """
     rows = [{"text": f"five six seven {number % 7} eight {number}"} for number in range(200)]
-    monkeypatch.setitem(
-        sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows)
-    )
+    monkeypatch.setitem(sys.modules, "datasets", stand_in(lambda *_, **__: rows))
     suite, runs = place / "tiny.toml", ("run", "tiny.toml", "--parallel", "1")
     mixed = 'sources = [{ train = ["./b.jsonl"] }, { datasets = [{ path = "toy/toy" }] }]'
     text = suite.read_text().replace('train = ["./b.jsonl"]', mixed)
@@ -540,7 +540,8 @@ def test_examples_with_other_settings_are_not_those_that_were_scored(
 ) -> None:
     """Oracle: by hand. A task of the Hub whose split is another, beside one that was read."""
     rows = [Example(f"text {number}", None, number % 2, "") for number in range(8)]
-    monkeypatch.setattr("benchmark.downstream.tasks._read_hub", lambda *given: rows)
+    splits = dict.fromkeys(SPLITS, rows)
+    monkeypatch.setattr("benchmark.downstream.tasks._read_hub", lambda *given: splits)
     task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
     first, other = (load_kept(task | {"dataset": {"path": "toy/toy", "test": of}}) for of in "ab")
     store = Store(tmp_path)
@@ -554,12 +555,12 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
     """Oracle: by hand. Files that changed are read again, and were not those that were scored."""
     file = tmp_path / "set" / "rows.txt"
     file.parent.mkdir()
-    monkeypatch.setattr(
-        "benchmark.downstream.tasks._read_hub",
-        lambda *given: [
-            Example(line, None, line[-1], "") for line in file.read_text().splitlines()
-        ],
-    )
+
+    def read(*given: object) -> Splits:
+        rows = [Example(line, None, line[-1], "") for line in file.read_text().splitlines()]
+        return dict.fromkeys(SPLITS, rows)
+
+    monkeypatch.setattr("benchmark.downstream.tasks._read_hub", read)
     task = {"name": "toy", "domain": "python", "dataset": {"path": str(file.parent)}}
     suite, configs = load_kept(task)
     store = Store(tmp_path / "runs")

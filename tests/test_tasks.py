@@ -30,6 +30,7 @@ from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from benchmark.settings.texts import Domain
+from tests.support.hub import stand_in
 from tests.support.record_lines import read_lines
 
 
@@ -190,7 +191,7 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
         asked.append((path, name, split))
         return Split(rows)
 
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(sys.modules, "datasets", stand_in(load_dataset))
     hub = HubTask(
         path="glue", name="mnli", dev="train[90%:]", text_field="premise", pair_field="hypothesis"
     )

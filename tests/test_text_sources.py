@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from benchmark.data.documents import DataError
 from benchmark.downstream import tasks
 from benchmark.settings.tasks import HubTask, Task
 from benchmark.settings.texts import Domain, HubDataset
+from tests.support.hub import stand_in
 
 PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -47,8 +47,7 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(
     """By hand: both rows come, then an error with the data set and the network's words; a field
     that lacks is named.
     """
-    module = types.SimpleNamespace(load_dataset=lambda *_, **__: Rows())
-    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setitem(sys.modules, "datasets", stand_in(lambda *_, **__: Rows()))
     domain = Domain(name="hub", datasets=(HubDataset(path="some/where"),))
     documents = corpus.read(domain, 0.5, Counter())
     assert [next(documents).text, next(documents).text] == ["one", "two"]

@@ -28,6 +28,7 @@ from benchmark.data.documents import (
     cut,
     find_files,
     find_kind,
+    is_csv,
     make_fingerprint,
     name_source_in_errors,
     parse_rows,
@@ -145,8 +146,11 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         "domain": describe(domain, "text"),
         "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
-    if any(find_kind(Path(name)) == ".csv" for part in domain.datasets for name in part.files):
-        settings["csv"] = 2  # pandas read the first
+    if domain.datasets:
+        names = [name for part in domain.datasets for name in part.files]
+        names += [name for name, _ in files]
+        if any(map(is_csv, names)):
+            settings["csv"] = 2  # pandas read the first
     looks = []
     for _, path in files:
         stat = path.stat()
@@ -202,7 +206,7 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
 def _read_dataset(dataset: HubDataset) -> Rows:
     """The rows of a dataset, each with its place: records, or lines of files of JSON Lines.
 
-    The library reads CSV by pandas, which shifts the columns of a row with too many fields.
+    CSV is read here, see `read_csv_splits`.
     """
     try:
         from datasets import load_dataset
@@ -221,13 +225,17 @@ def _read_dataset(dataset: HubDataset) -> Rows:
             files = [f"{folder}/{name}" for name in dataset.files]
             kind = find_kind(Path(files[0])).removeprefix(".")
             if kind == "csv":
-                yield from islice(_read_csv_files(files), dataset.documents)
+                yield from islice(_read_csv_files(files, ","), dataset.documents)
                 return
             lines = kind != "parquet"
             rows = load_dataset(
                 "text" if lines else kind, data_files=files, split="train", streaming=True
             )
         else:
+            splits = read_csv_splits(dataset.path, dataset.name, dataset.revision)
+            if dataset.split in splits:
+                yield from islice(splits[dataset.split], dataset.documents)
+                return
             options = {"revision": dataset.revision} if dataset.revision else {}
             rows = load_dataset(
                 dataset.path, dataset.name, split=dataset.split, streaming=True, **options
@@ -237,7 +245,40 @@ def _read_dataset(dataset: HubDataset) -> Rows:
             yield f"{dataset.path}:{number}", content
 
 
-def _read_csv_files(patterns: Sequence[str]) -> Rows:
+def read_csv_splits(path: str, name: str | None, revision: str | None) -> dict[str, Rows]:
+    """The rows of each split of a data set of CSV; empty for a data set of another format.
+
+    The library `datasets` reads CSV by pandas, which shifts the columns of a row with too many
+    fields. Raises DataError for CSV that is packed, or that pandas is told to read in another way
+    than by its separator.
+    """
+    from datasets import load_dataset_builder
+
+    options = {"revision": revision} if revision else {}
+    builder = load_dataset_builder(path, name, **options)
+    if builder.name != "csv":
+        return {}
+    config = builder.config
+    defaults = type(config)().pd_read_csv_kwargs
+    others = []
+    for option, value in config.pd_read_csv_kwargs.items():
+        if option != "sep" and value != defaults.get(option):
+            others.append(f"{option} = {value!r}")
+    for file in chain.from_iterable(config.data_files.values()):
+        if not is_csv(file):
+            others.append(file)
+    if others or len(config.sep) != 1:
+        listed = ", ".join(others) or f"sep = {config.sep!r}"
+        raise DataError(
+            f"dataset {path!r}: its CSV is read otherwise than by a header, a separator and quotes "
+            f"({listed}): write it anew, as Parquet or JSON Lines"
+        )
+    return {
+        str(split): _read_csv_files(files, config.sep) for split, files in config.data_files.items()
+    }
+
+
+def _read_csv_files(patterns: Sequence[str], separator: str) -> Rows:
     """The rows of files that patterns stand for, of this machine or of the Hub."""
     import fsspec
 
@@ -246,4 +287,4 @@ def _read_csv_files(patterns: Sequence[str]) -> Rows:
         raise FileNotFoundError(f"no file matches {', '.join(patterns)}")
     for file in files:
         with file as content:
-            yield from read_csv(file.path, content)
+            yield from read_csv(file.path, content, separator)

@@ -221,6 +221,14 @@ def find_kind(path: Path) -> str:
     return ""
 
 
+def is_csv(file: str) -> bool:
+    """Whether a file is a table whose fields commas, tabs or the like separate, by its name."""
+    name = file.lower()
+    for packing in PACKED:
+        name = name.removesuffix(packing)
+    return name.endswith((".csv", ".tsv"))
+
+
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted.
 
@@ -403,13 +411,13 @@ def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> 
         yield rest
 
 
-def read_csv(path: Path | str, file: IO[bytes]) -> Rows:
+def read_csv(path: Path | str, file: IO[bytes], separator: str = ",") -> Rows:
     """The rows of a table by its header, as RFC 4180 says, each with its file and line.
 
     One with more or fewer fields is broken. Raises DataError.
     """
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        rows = csv.reader(text, strict=True)
+        rows = csv.reader(text, delimiter=separator, strict=True)
         try:
             names = next(filter(None, rows), [])
             for fields in rows:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tokenizers import Tokenizer
 from benchmark.data import corpus
 from benchmark.data.documents import (
     TORN,
+    BrokenText,
     DataError,
     NotHere,
     make_fingerprint,
@@ -321,13 +323,12 @@ def _find_examples(task: Task, domains: Sequence[Domain], valid_share: float) ->
         return load_docstrings(task.name, task.docstrings, _find_domain(task, domains))
     if task.which_domain:
         return load_domains(task.name, domains, valid_share)
+    if task.dataset is not None:
+        return _read_hub(task.name, task.dataset)
     splits: Splits = {}
     for split in SPLITS:
-        if task.dataset is not None:
-            splits[split] = _read_hub(task.name, task.dataset, getattr(task.dataset, split))
-        else:
-            path = Path(os.path.expanduser(getattr(task, split)))
-            splits[split] = read_file(task.name, path)
+        path = Path(os.path.expanduser(getattr(task, split)))
+        splits[split] = read_file(task.name, path)
     return splits
 
 
@@ -359,26 +360,41 @@ def _parse_example(place: str, line: bytes) -> Example:
     return Example(row.get("text"), row.get("text_pair"), row.get("label"), place)
 
 
-def _read_hub(task: str, dataset: HubTask, split: str) -> list[Example]:
+def _read_hub(task: str, dataset: HubTask) -> Splits:
+    """The examples of a dataset of the Hub, of which no table has a row of too many fields."""
     try:
         from datasets import load_dataset
     except ImportError:
         raise DataError(
             f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`"
         ) from None
+    source = f"task {task!r}: dataset {dataset.path!r}"
+    with name_source_in_errors(source):
+        tables = corpus.read_csv_splits(dataset.path, dataset.name, dataset.revision)
+        for _, row in chain.from_iterable(tables.values()):
+            if isinstance(row, BrokenText):
+                raise DataError(f"task {task!r}: {row}")
+    options = {"revision": dataset.revision} if dataset.revision else {}
+    splits: Splits = {}
+    for split in SPLITS:
+        part = getattr(dataset, split)
+        with name_source_in_errors(f"{source}, split {part!r}"):
+            rows = load_dataset(dataset.path, dataset.name, split=part, **options)
+            splits[split] = _parse_rows(rows, dataset, f"{dataset.path} {part}")
+    return splits
+
+
+def _parse_rows(rows: Any, dataset: HubTask, place: str) -> list[Example]:
+    """The examples of a split of a dataset, as its library gives it."""
+    # of classes that are stored as numbers
+    names = getattr(rows.features.get(dataset.label_field), "names", None)
     examples = []
-    with name_source_in_errors(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
-        options = {"revision": dataset.revision} if dataset.revision else {}
-        rows = load_dataset(dataset.path, dataset.name, split=split, **options)
-        # of classes that are stored as numbers
-        names = getattr(rows.features.get(dataset.label_field), "names", None)
-        for number, row in enumerate(rows):
-            pair = row[dataset.pair_field] if dataset.pair_field else None
-            label = row[dataset.label_field]
-            if names and label in range(len(names)):
-                label = names[label]
-            place = f"{dataset.path} {split}:{number}"
-            examples.append(Example(row[dataset.text_field], pair, label, place))
+    for number, row in enumerate(rows):
+        pair = row[dataset.pair_field] if dataset.pair_field else None
+        label = row[dataset.label_field]
+        if names and label in range(len(names)):
+            label = names[label]
+        examples.append(Example(row[dataset.text_field], pair, label, f"{place}:{number}"))
     return examples
 
 
