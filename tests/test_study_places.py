@@ -13,9 +13,11 @@ import run_all
 from analysis.comparison import Side, select_one_trial
 from analysis.report import write_report
 from benchmark.jobs import study
+from benchmark.ledger import records
 from benchmark.ledger.archive import ResultsError
 from benchmark.ledger.records import RecordsError
-from benchmark.ledger.runs import load_runs
+from benchmark.ledger.runs import load_runs, make_run_line
+from benchmark.settings.load import load_suite
 from tests.support import synthetic, tiny_suite
 
 ROOT = Path(__file__).parents[1]
@@ -52,3 +54,21 @@ def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None
     place(folder / f"{runs[0].id}.jsonl", folder / "backup.jsonl")
     with pytest.raises(RecordsError, match=rf"suites/demo/backup.* {runs[0].id}\.jsonl"):
         load_runs(tmp_path, "demo")
+
+
+@pytest.mark.parametrize("place", [shutil.copy, shutil.move])
+@pytest.mark.parametrize("command", ["status", "run --dry-run", "report", "collect"])
+def test_each_command_says_so(place, command: str, tmp_path: Path, capsys) -> None:
+    """By hand: what one command takes for a copy, others do not take for a run without records."""
+    suite = tiny_suite.write(tmp_path)
+    [config, *_] = methods.list_runs(load_suite(str(suite)))
+    folder = tmp_path / "runs" / "suites" / "tiny"
+    folder.mkdir(parents=True)
+    own = folder / f"{config.id}.jsonl"
+    records.append(own, make_run_line(config))
+    place(own, folder / "backup.jsonl")
+    name, *flags = command.split()
+    study_folder = ["--study", str(tmp_path)] if name == "collect" else []
+    runs = ["--runs", str(tmp_path / "runs")]
+    assert run_all.main([name, str(suite), *flags, *study_folder, *runs]) == 2
+    assert f"{folder / 'backup.jsonl'} holds the run {config.id}" in capsys.readouterr().err

@@ -32,6 +32,7 @@ from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.ledger import records
 from benchmark.ledger.ledger import Identity, had_other_sources
+from benchmark.ledger.runs import read_run_files
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.metrics import average_perplexity
@@ -145,7 +146,8 @@ class Survey:
 
     `measures` are what its tables want of models besides the records of training. Raises
     ConfigError for a run that cannot have what its method asks for: its share of memory, whole
-    weights. So it does for one whose model the suite's tasks cannot be fine-tuned on.
+    weights. So it does for one whose model the suite's tasks cannot be fine-tuned on. Raises
+    RecordsError for records that no report takes, see `read_run_files`.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class Survey:
         self.build = build
         self.store = store
         self.ledger = open_ledger(store, build)
+        read_run_files(store, suite.name)
         self.measures = measures
         # held by whoever does the missing work
         self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")

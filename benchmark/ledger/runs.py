@@ -123,12 +123,10 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     loaded: list[RunRecords] = []
     read_stage = functools.cache(store.read_stage)
     baselines = _read_baselines(store)
-    for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
-        lines = store.read_run_file(path)
+    for path, lines in read_run_files(store, suite).items():
         line = find_last(lines, RunLine)
         if line is None:
             continue
-        _check_name(path, line)
         run = RunRecords(line=line, lines=lines, baselines=baselines)
         run.failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
         if line.start:
@@ -149,6 +147,20 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         _check_places(path, run)
         loaded.append(run)
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
+
+
+def read_run_files(store: Store, suite: str) -> dict[Path, list[records.LineOfRun]]:
+    """The lines of each run's file of a suite, by its path.
+
+    Raises RecordsError for damaged files and for copies.
+    """
+    files = {}
+    for path in sorted((store.root / "suites" / suite).glob("*.jsonl")):
+        files[path] = store.read_run_file(path)
+        line = find_last(files[path], RunLine)
+        if line:
+            _check_name(path, line)
+    return files
 
 
 def _read_baselines(store: Store) -> list[records.BaselineLine]:
