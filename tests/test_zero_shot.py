@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import run_all
-from benchmark.downstream.harness import Likelihoods
+from benchmark.downstream.harness import Likelihoods, ask
 from benchmark.instruments.export import export_model
 from benchmark.ledger.runs import load_runs
 from benchmark.models import load
 from benchmark.models.transformer import read_tokenizer
+from benchmark.settings.tasks import Evaluate
 from tests.support import tiny_suite
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -141,6 +144,64 @@ def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
         [SimpleNamespace(args=("", "red green one"))], disable_tqdm=True
     )
     assert value == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_question_longer_than_a_row_keeps_what_stands_before_it(place: Path) -> None:
+    """A model with a prompt, asked by us, and its export by lm-evaluation-harness' own class.
+
+    Oracle: transformers on the tokens that docs/tasks.md says each of the two keeps.
+    """
+    run = load_runs(place / "runs", "tiny")[1]
+    stage = place / "runs" / "stages" / run.line.stages[1]
+    model = load(stage / "model").eval()
+    ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary))
+    folder = place / f"export-{stage.name}"
+    export = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    question = "seven" + " red green one two" * 40
+    before = tokenizer("")["input_ids"]
+    ids = tokenizer(f"{question} blue")["input_ids"]
+    answer = len(ids) - len(tokenizer(question)["input_ids"])
+    longest = export.config.n_positions
+    kept = {
+        "ours": [*before, *ids[len(before) - longest :]],
+        "lm-eval": ids[-longest - 1 :],
+    }
+    assert len(before) == 2 and len(ids) > longest + 1  # `<s>` and the prompt
+    expected = {}
+    for name, tokens in kept.items():
+        with torch.no_grad():
+            said = log_softmax(export(torch.tensor([tokens[:-1]])).logits[0].float(), -1)
+        targets = tokens[-answer:]
+        expected[name] = sum(
+            said[place - answer, token].item() for place, token in enumerate(targets)
+        )
+    theirs = HFLM(pretrained=export, tokenizer=tokenizer)
+    requests = [Instance("loglikelihood", {}, (question, " blue"), 0)]
+    for name, asked in (("ours", ours), ("lm-eval", theirs)):
+        [(value, _)] = asked.loglikelihood(requests, disable_tqdm=True)
+        assert value == pytest.approx(expected[name], rel=1e-5), name
+    assert expected["ours"] != pytest.approx(expected["lm-eval"], rel=1e-3)
+
+
+def test_a_folder_of_tasks_may_run_code(place: Path, tmp_path: Path) -> None:
+    """Oracle: a file that the folder's own Python writes while its question is read."""
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "own.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef ask(row): return row['question']\n"
+    )
+    task = (place / "tasks" / "colours.yaml").read_text()
+    task = task.replace("task: colours", "task: given")
+    lines = task.replace("doc_to_text: question", "doc_to_text: !function own.ask")
+    (folder / "given.yaml").write_text(lines)
+    run = load_runs(place / "runs", "tiny")[0]
+    stage = place / "runs" / "stages" / run.line.stages[0]
+    model = load(stage / "model").eval()
+    tokenizer = read_tokenizer(stage / "model", model.vocabulary)
+    settings = Evaluate(tasks=("given",), folder=str(folder))
+    assert "acc" in ask(model, tokenizer, ["given"], settings)["given"][0]
+    assert (tmp_path / "ran").exists()
 
 
 def test_a_task_that_nobody_knows_is_named(place: Path, capsys) -> None:
