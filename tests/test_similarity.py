@@ -5,6 +5,7 @@ figures.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,8 @@ def lines(run: Run, kind: str) -> list[Any]:
 
 def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
     """Oracle: probabilities in float64, of models as they lie in their folders, asked as evaluation
-    does with D_j's index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest. At
-    most 32 rows, evenly taken.
+    does with D_j's index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest.
+    The text has fewer than 32 rows: all are read.
     """
     for method in set(runs) - {"scratch"}:
         run = runs[method]
@@ -92,7 +93,8 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
         for j in (1, 2):
             terms, n = np.zeros(j), 0
             rows = list(run.stream.read_validation(j, 1))
-            for batch in rows[:: -(-len(rows) // model_similarity.ROWS)]:
+            assert len(rows) <= model_similarity.ROWS
+            for batch in rows:
                 keep = batch.tokens.gather(1, batch.positions) == MASK
                 keep = keep if run.stream.masked else keep | True
                 n += int(keep.sum())
@@ -109,6 +111,21 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
                 line["ars"] == pytest.approx(-terms.mean() / n, rel=1e-3, abs=1e-7)
                 and line["ars"] < 0
             )
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "taken"),
+    [(33, 32, 32), (5, 32, 5), (64, 32, 32), (63, 32, 32), (100, 7, 7)],
+)
+def test_as_many_rows_are_read_as_are_asked_for(there: int, asked: int, taken: int) -> None:
+    """Oracle: the number by hand. Evenly: gaps between neighbours differ by one at most."""
+    stream = SimpleNamespace(
+        valid_blocks=[there], read_validation_blocks=lambda _domain, blocks, _rows: iter(blocks)
+    )
+    blocks: Any = list(model_similarity.sample(stream, 0, asked, 4))  # type: ignore[arg-type]
+    gaps = np.diff(blocks)
+    assert len(blocks) == taken and blocks[0] == 0 and blocks[-1] < there
+    assert gaps.min() > 0 and gaps.max() - gaps.min() <= 1
 
 
 def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:

@@ -200,13 +200,19 @@ class Stream:
         as a domain that no model has met.
         """
         local_blocks = np.arange(rank, self.valid_blocks[domain], world)
+        return self.read_validation_blocks(domain, local_blocks, rows)
+
+    def read_validation_blocks(
+        self, domain: int, blocks: NDArray[np.int64], rows: int
+    ) -> Iterator[Batch]:
+        """These blocks of the validation text of a domain in batches of `rows`."""
         mask_number = self._choose_mask_number(domain)
-        for start in range(0, len(local_blocks), rows):
-            blocks = local_blocks[start : start + rows]
-            domains = np.full(len(blocks), domain)
-            text = self._copy_blocks(self._valid, domains, blocks)
+        for start in range(0, len(blocks), rows):
+            part = blocks[start : start + rows]
+            domains = np.full(len(part), domain)
+            text = self._copy_blocks(self._valid, domains, part)
             # no seed here: one set of masks for all seeds and methods
-            yield self._to_batch(text, domains, 3000, mask_number, blocks)
+            yield self._to_batch(text, domains, 3000, mask_number, part)
 
     def _choose_mask_number(self, domain: int) -> int:
         """The number by which the masks of a validation text are drawn.
