@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.ledger import records
+from benchmark.ledger.runs import select_measures
 from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ROOT
@@ -94,10 +95,14 @@ class ModelMeasure:
 
     kind: str  # of its lines
 
-    def is_done(self, store: Store, stage: str) -> bool:
-        """Whether the model of a stage is measured."""
+    def is_done(self, config: RunConfig, store: Store, stage: str) -> bool:
+        """Whether the model of a run's stage is measured on the run's text."""
+        run_line = records.find_last(store.read_run(config), records.RunLine)
+        if run_line is None:
+            return False
         lines = records.read(store.measures_file(stage), records.MEASURES)
-        return any(line.__struct_config__.tag == self.kind for line in lines)
+        own_lines = select_measures(run_line, lines)
+        return any(line.__struct_config__.tag == self.kind for line in own_lines)
 
     def __call__(self, config: RunConfig, store: Store) -> None:
         from analysis.model_similarity import MEASURES

@@ -59,7 +59,9 @@ from benchmark.ledger.records import (
     EvaluationLine,
     GrowthRecord,
     LineOfMeasures,
+    RunLine,
     SimilarityLine,
+    find_last,
     select_kind,
 )
 from benchmark.ledger.store import Store
@@ -89,9 +91,9 @@ SHOWN = 24  # columns and queries of their maps
 
 def measure_similarity(config: RunConfig, store: Store) -> None:
     """Record the ARS of a run's finished stages from the second on, where that is not recorded."""
-    record_measurement(
-        config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _compute_similarity, first=1
-    )
+    settings = {"format": FORMAT, "rows": ROWS}
+    domains = range(len(config.domains))
+    record_measurement(config, store, "similarity", settings, _compute_similarity, domains, first=1)
 
 
 def _compute_similarity(models: RunModels, index: int) -> SimilarityLine:
@@ -170,7 +172,8 @@ def measure_attention(config: RunConfig, store: Store) -> None:
             reason=None,
         )
 
-    record_measurement(config, store, "attention", settings, compute)
+    domains = [0] * len(config.domains)
+    record_measurement(config, store, "attention", settings, compute, domains)
 
 
 def _find_reason_against(models: RunModels, index: int) -> str:
@@ -281,13 +284,16 @@ def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
 class RunModels:
     """The models that the stages of a run ended with, on the GPU where there is one.
 
-    Each is loaded once. `keys` are those of its finished stages, from the first on.
+    Each is loaded once. `keys` are those of its finished stages, from the first on. `texts` are the
+    keys of the validation texts that its perplexities are of, by name.
     """
 
     def __init__(self, config: RunConfig, store: Store) -> None:
         self.config = config
         self.store = store
-        self.keys = list(takewhile(store.is_stage_done, store.read_stage_keys(config)))
+        run_line = find_last(store.read_run(config), RunLine)
+        self.keys = list(takewhile(store.is_stage_done, run_line.stages if run_line else []))
+        self.texts = run_line.texts if run_line else {}
         self.read_lines = cache(lambda index: store.read_stage(self.keys[index]))
         self._models: dict[int, LanguageModel] = {}
 
@@ -340,12 +346,14 @@ def record_measurement(
     kind: str,
     settings: Mapping[str, int],
     compute: Callable[[RunModels, int], LineOfMeasures],
+    domains: Sequence[int],
     first: int = 0,
 ) -> None:
     """Append what `compute` says of the models of a run's finished stages from `first` on.
 
-    A stage that has its record is left out. A stage's key stands for all of its ancestors, so key
-    and settings name a record. Whoever wants the same at the same time waits and finds it.
+    A stage that has its record is left out. A stage's key stands for all of its ancestors, so key,
+    settings and validation text name a record. `domains` has by stage the one whose text is read.
+    Whoever wants the same at the same time waits and finds it.
     """
     models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
@@ -354,11 +362,13 @@ def record_measurement(
         path.parent.mkdir(parents=True, exist_ok=True)
         with Lease(path.with_suffix(".lock")) as lease:
             lines = records.read(path, records.MEASURES)
-            if any(line.key == key for line in lines):
+            domain = config.domains[domains[index]].name
+            if any(line.key == key and line.text in ("", models.texts[domain]) for line in lines):
                 continue
             line = compute(models, index)
             lease.check()
-            records.append(path, structs.replace(line, key=key))
+            text = "" if line.reason else models.stream.validation_keys[domain]
+            records.append(path, structs.replace(line, key=key, text=text))
 
 
 # by the kind of their lines, which entries of `paper_tables/` name

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import methods
+from analysis.catalogue import ModelMeasure
 from benchmark.data.documents import DataError
 from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokenizer import EOS
@@ -18,7 +19,13 @@ from benchmark.data.tokens import measure_unigram_perplexity
 from benchmark.downstream.tasks import decontaminate_tasks, find_example_keys, load_tasks
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.ledger.ledger import MEASURED_OTHERWISE
-from benchmark.ledger.records import EvaluationLine, StageLine, find_last
+from benchmark.ledger.records import (
+    EvaluationLine,
+    SimilarityLine,
+    StageLine,
+    find_last,
+    select_kind,
+)
 from benchmark.ledger.store import Store
 from benchmark.models import load
 from benchmark.settings.load import load_suite
@@ -28,7 +35,7 @@ from benchmark.training.declaration import open_ledger
 from benchmark.training.evaluate import measure_loss
 from benchmark.training.processes import World
 from benchmark.training.run import Run
-from tests.support.record_lines import write_lines
+from tests.support.record_lines import read_lines, write_lines
 from tests.support.texts import sentences, write
 
 WORDS = [f"word{number}" for number in range(300)]
@@ -178,6 +185,42 @@ def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Pat
     assert identity.why == MEASURED_OTHERWISE and identity.keys == clean.keys
     clean = train(tiny, config)
     assert not open_ledger(clean.store, methods.build).identify(config).why
+
+
+def test_models_are_compared_again_on_another_validation_text(tmp_path: Path) -> None:
+    """Oracle: the ARS of the same weights, measured on the clean text alone.
+
+    Records of older versions, which name no text, are of any.
+    """
+    similarity = ModelMeasure("similarity")
+
+    def measure(folder: Path, near_copies: str) -> list[float | None]:
+        """The ARS of the last stage that the run's records hold before and after measuring."""
+        config = make_config(tmp_path, near_copies)
+        run = train(TinyRuns("naive", methods.build, folder), config)
+        found: list[float | None] = []
+        for _ in range(2):
+            [record] = open_ledger(run.store, methods.build).read_suite(config.suite, [config])
+            is_done = similarity.is_done(config, run.store, run.keys[1])
+            assert is_done == bool(record.similarities[1])
+            lines = select_kind(record.similarities[1], SimilarityLine)
+            found.append(lines[0].ars if lines else None)
+            similarity(config, run.store)
+        return found
+
+    alone = measure(tmp_path / "alone", "drop")[1]
+    kept = measure(tmp_path / "both", "keep")[1]
+    before, clean = measure(tmp_path / "both", "drop")
+    assert alone and kept and clean and before is None
+    assert clean == pytest.approx(alone, rel=1e-6) and clean != pytest.approx(kept, rel=1e-3)
+    [file] = (tmp_path / "both/store/similarity").glob("*.jsonl")
+    content = file.read_bytes()
+    assert measure(tmp_path / "both", "keep") == [kept, kept]
+    assert file.read_bytes() == content
+    lines = read_lines(file)
+    del lines[0]["text"]
+    write_lines(file, lines[:1])
+    assert measure(tmp_path / "both", "drop") == [kept, kept]
 
 
 def test_scores_of_clean_tests_are_found_again(tmp_path: Path) -> None:

@@ -223,7 +223,9 @@ class Plan:
             trained = state.keys[: len(state.finished)]
             if trained and state.state in ("done", "failed"):
                 last_key = trained[-1]
-                is_wanted = not all(measure.is_done(store, last_key) for measure in measures)
+                is_wanted = not all(
+                    measure.is_done(state.config, store, last_key) for measure in measures
+                )
             else:
                 is_wanted = state not in self.left_out
             if is_wanted:

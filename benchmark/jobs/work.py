@@ -36,8 +36,8 @@ class Measure(Protocol):
 
     def __call__(self, config: RunConfig, store: Store) -> None: ...
 
-    def is_done(self, store: Store, stage: str) -> bool:
-        """Whether the model of a stage is measured."""
+    def is_done(self, config: RunConfig, store: Store, stage: str) -> bool:
+        """Whether the model of a run's stage is measured on the run's text."""
         ...
 
 

@@ -300,17 +300,26 @@ class ZeroShotLine(Line, tag="zero_shot", kw_only=True):
 
 
 class SimilarityLine(Line, tag="similarity", kw_only=True):
-    """The likeness of a stage's model to its ancestors, see analysis/model_similarity.py."""
+    """The likeness of a stage's model to its ancestors, see analysis/model_similarity.py.
+
+    `text` is the key of the validation text that the models read. It is empty in older records, and
+    where the reason hangs on no text.
+    """
 
     key: str = ""
+    text: str = ""
     ars: float | None
     reason: str | None  # why it cannot be measured
 
 
 class AttentionLine(Line, tag="attention", kw_only=True):
-    """The attention of the heads of a stage's model, see analysis/model_similarity.py."""
+    """The attention of the heads of a stage's model, see analysis/model_similarity.py.
+
+    `text` as in `SimilarityLine`.
+    """
 
     key: str = ""
+    text: str = ""
     own: list[float]  # how much as the heads that they came from
     others: list[float | None]  # and as other heads of that ancestor; None: it has no other
     heads: list[list[int]]  # layer and head of the lineages that the figure shows

@@ -56,7 +56,7 @@ class RunRecords:
     the downstream scores of that stage's model, of all suites and settings, `baselines` those that
     need no model. Of two scores with one key the last counts. `start` is what the untouched start
     model measured, None where there is none. `similarities[i]` are the last lines of each kind that
-    were measured of that stage's model.
+    were measured of that stage's model on the run's own texts.
     """
 
     line: RunLine
@@ -143,7 +143,9 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             newest = {(score.task, score.prompt, score.seed, score.key): score for score in scores}
             run.scores.append([*newest.values()])
             run.zero_shot.append(select_kind(scored, records.ZeroShotLine))
-            run.similarities.append([*{type(measure): measure for measure in measured}.values()])
+            own_measures = select_measures(line, measured)
+            newest_measures = {type(measure): measure for measure in own_measures}
+            run.similarities.append([*newest_measures.values()])
         _check_places(path, run)
         loaded.append(run)
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
@@ -169,6 +171,14 @@ def _read_baselines(store: Store) -> list[records.BaselineLine]:
     for line in records.read(store.scores_file("baselines"), records.BASELINES):
         newest[line.task, line.task_key, line.metric, line.window, line.name] = line
     return list(newest.values())
+
+
+def select_measures(
+    run: RunLine, lines: Sequence[records.LineOfMeasures]
+) -> list[records.LineOfMeasures]:
+    """The measures of a model on a run's own validation texts, or on what is not recorded."""
+    own_texts = {"", *run.texts.values()}
+    return [line for line in lines if line.text in own_texts]
 
 
 def _check_name(path: Path, line: RunLine) -> None:
