@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from analysis import paper_suites
-from analysis.notes import collect_notes, note_missing_cells, warn_of_baselines, warn_of_counting
+from analysis.notes import (
+    collect_notes,
+    note_missing_cells,
+    note_times,
+    warn_of_baselines,
+    warn_of_counting,
+)
 from analysis.study import Study, count_copies, find_header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
@@ -144,7 +150,8 @@ class TableExhibit(Exhibit):
         }
         blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
         columns, blocks = self.add_copies(study, columns, blocks)
-        notes = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
+        times = [] if scores else note_times(study, self.note_untimed)
+        notes = [*about, *note_missing_cells(study, blocks), *times, *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
         return self.finish_table(columns, blocks, notes, warnings=warnings)
 
@@ -162,6 +169,10 @@ class TableExhibit(Exhibit):
     def count_copies(self, part: Study) -> int:
         """How much of what a suite's numbers are of stands in training text, and is kept."""
         return count_copies(part)
+
+    def note_untimed(self, part: Study) -> Sequence[str]:
+        """Sentences on runs of a suite that the table's wall times leave out."""
+        return ()
 
     def find_never_best(self, part: Study) -> Collection[str]:
         """Rows of a suite that are never the best of a table of perplexities."""

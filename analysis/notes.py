@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,12 +25,14 @@ NAMED = 6  # rows or stages in a note, of which some tables have many
 
 
 def collect_notes(study: Study) -> list[str]:
-    """The footnotes on a study's runs; none where all is equal and nothing failed."""
+    """The footnotes on a study's runs; none where all is equal and nothing failed.
+
+    `note_times` has what tables of costs and perplexities say besides.
+    """
     lines = []
     for part in study.parts:
         titles = part.stage_titles
         notes = [
-            *note_budget(part.stages),
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
             *note_told_domains(part.runs),
@@ -203,13 +205,26 @@ def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     return [f"-- is not measured yet; {' or '.join(commands)} fills it in."]
 
 
-def note_budget(stages: pd.DataFrame) -> list[str]:
-    """Whose seconds the budgets are, where they are not those that runs took."""
-    return [
-        f"Budgets are {UNITS[unit].amounts}: {UNITS[unit].meaning}. All other times are measured."
-        for unit in stages["unit"].unique()
-        if UNITS[unit].by_table
-    ]
+def note_times(
+    study: Study, note_untimed: Callable[[Study], Sequence[str]] = lambda part: ()
+) -> list[str]:
+    """A note for each suite on whose seconds its budgets are, where runs took others.
+
+    It goes on with what `note_untimed` says of runs that wall times leave out.
+    """
+    lines = []
+    for part in study.parts:
+        sentences = [
+            f"Budgets are {UNITS[unit].amounts}: {UNITS[unit].meaning}. "
+            "All other times are measured."
+            for unit in part.stages["unit"].unique()
+            if UNITS[unit].by_table
+        ]
+        sentences += note_untimed(part)
+        where = f"{part.suite}: " if study.parts[1:] else ""
+        if sentences:
+            lines.append(where + " ".join(sentences))
+    return lines
 
 
 def note_unequal_budgets(part: Study) -> list[str]:

@@ -224,6 +224,7 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
     for part in study.parts:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
         lines = [
+            *notes.note_times(part),
             *notes.collect_notes(part),
             *notes.note_passes(part.runs),
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -189,12 +189,11 @@ class LifelongTable(TableExhibit):
                 f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over "
                 "the untouched one."
             )
-        lines = [about]
-        for part in study.parts:
-            lines += _note_untimed_runs(part)
-            if not notes.spends_seconds(part):  # then only this table's seconds hang on them
-                lines += notes.note_contended_stages(part.stages, part.stage_titles)
-        return self.finish_measurements(study, [*columns.values()], blocks, lines)
+        exhibit = replace(self, reading=about)
+        return exhibit.finish_measurements(study, [*columns.values()], blocks, [])
+
+    def note_untimed(self, part: Study) -> Sequence[str]:
+        return _note_untimed_runs(part)
 
     def find_never_best(self, part: Study) -> Collection[str]:
         """Nor rows that counts of tokens beat, as no line here shows these."""
@@ -349,7 +348,7 @@ class UnitTable(TableExhibit):
         ]
         rows = dict.fromkeys(run.row for run in study.runs)
         compared = study.select_rows(rows.keys() - study.pooled)
-        lines = ["Ranks are of the means, and not tested."]
+        lines = []
         pooled = ", ".join(row for row in rows if row in study.pooled)
         if pooled:
             lines.append(f"Left out, as stages of theirs take the budgets of several: {pooled}.")
@@ -359,9 +358,9 @@ class UnitTable(TableExhibit):
             block = self._make_block(part, values)
             never_best = part.apart.union(part.above_unigram["row"])
             blocks.append(mark_best(block, columns, never_best))
-            lines += _note_untimed_runs(part)
             lines += _note_empty_costs(part, values)
         lines += notes.note_missing_cells(compared, blocks)
+        lines += notes.note_times(compared, _note_untimed_runs)
         lines += notes.collect_notes(compared)
         warnings = notes.warn_of_counting(compared)
         columns, blocks = self.add_copies(compared, columns, blocks)

@@ -326,7 +326,7 @@ def _collect_baselines(part: Study) -> list[ScoredRow]:
 
 
 def _describe_scores(scores: pd.DataFrame, titles: Titles) -> list[str]:
-    """Say which task and metric stand for which domain, and over how many fine-tuning seeds."""
+    """Say which task and metric stand for which domain, and how models are scored."""
     if not titles:
         return ["No downstream task is of any of these domains."]
     if scores.empty:
@@ -340,8 +340,8 @@ def _describe_scores(scores: pd.DataFrame, titles: Titles) -> list[str]:
     note = f"Tasks: {'; '.join(texts)}."
     counts = scores[scores["protocol"] == "finetune"]["finetuning_seeds"]
     if not len(counts):
-        return [note, f"{PROBES}."]
+        return [f"{note} {PROBES}."]
     fewest = counts.min()
     most = counts.max()
     seeds = str(fewest) if fewest == most else f"{fewest} to {most}"
-    return [note, f"Of each pre-training seed it is the mean over fine-tuning seeds: {seeds}."]
+    return [f"{note} Of each pre-training seed it is the mean over fine-tuning seeds: {seeds}."]

@@ -57,27 +57,22 @@ def build_scorecard(study: Study, load: Load) -> Table:
     papers = {part.suite: _convert_papers(part, load) for part in study.parts}
     numbers = {part.suite: collect_measurements(part) for part in study.parts}
     judged = _judge(numbers, papers)
-    rules = _describe_rules(numbers, len(judged))
     seeds = max((verdict.seeds for _, verdict in judged), default=0)
     if seeds < count_fewest_seeds(2 * len(judged) or 1):
         blocks = [_make_undecided_block(len(judged), seeds)]
-        footnotes = rules[1:] if judged else []
+        footnotes = []
     else:
         blocks = list(_list_blocks(study, numbers, judged))
-        footnotes = rules
-    comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
-    if any(comparison.text_variance for comparison in comparisons):
-        footnotes.append(
-            "An interval of AP, and its p, also hold the error that the choice of validation "
-            "documents brings."
-        )
+        footnotes = _describe_rules(numbers, judged)
+        if not any(notes.note_tuning(part.runs) for part in study.parts):
+            footnotes.append("Options are the suite's own, not tuned.")
     for part in study.parts:
-        footnotes += _compare_orders(numbers[part.suite], papers[part.suite])
+        sentences = _compare_orders(numbers[part.suite], papers[part.suite])
         verdicts = [verdict for suite, verdict in judged if suite == part.suite]
         tables = dict.fromkeys(verdict.claim.table for verdict in verdicts if verdict.printed)
-        footnotes += _note_printed(part, load, tables)
-    if not any(notes.note_tuning(part.runs) for part in study.parts):
-        footnotes.append("Options are the suite's own, not tuned.")
+        sentences += _note_printed(part, load, tables)
+        if sentences:
+            footnotes.append(" ".join(sentences))
     footnotes += notes.collect_notes(study)
     return Table(
         name=NAME,
@@ -188,13 +183,14 @@ def _format_p(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _describe_rules(numbers: Numbers, claims: int) -> list[str]:
+def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
     """Notes on how the card decides, and what claims on the best row are about."""
+    claims = len(judged)
     stages: list[str] = []
     for measured in numbers.values():
         stages += measured.stages[1:]
     titles = dict.fromkeys(stages)
-    return [
+    rules = [
         "Held: every comparison of the claim is significant. Not held: one is significantly the "
         "other way. Both are "
         f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in "
@@ -212,6 +208,13 @@ def _describe_rules(numbers: Numbers, claims: int) -> list[str]:
         "domain or stage means "
         f"after {', '.join(titles)}.",
     ]
+    comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
+    if any(comparison.text_variance for comparison in comparisons):
+        rules.append(
+            "An interval of AP, and its p, also hold the error that the choice of validation "
+            "documents brings."
+        )
+    return rules
 
 
 def _compare_orders(numbers: Measurements, papers: Numbers) -> list[str]:

@@ -84,6 +84,7 @@ class ArchitectureTable(TableExhibit):
                 blocks.append(Block(heading, tuple(lines), part.suite))
         footnotes = [
             *notes.note_missing_cells(study, blocks),
+            *notes.note_times(study),
             *notes.collect_notes(study),
         ]
         return self.finish_table(columns, blocks, footnotes, "Model")
