@@ -14,7 +14,7 @@ import io
 import logging
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from benchmark.errors import UserError, run_command
 from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs import executors
-from benchmark.settings.command_line import parse, repeat_options
+from benchmark.settings.command_line import LISTS, parse, repeat_options
 
 # What a command needs is imported when it is called: --help answers at once, plans before torch.
 if TYPE_CHECKING:
@@ -275,8 +275,17 @@ def upgrade(options: argparse.Namespace) -> int:
 def list_names(options: argparse.Namespace) -> int:
     """Print the names of all methods, say, each with what its file says of it.
 
-    That is its first line, and why one would take it.
+    That is its first line, and why one would take it. Without a kind, all kinds are printed.
     """
+    if options.kind:
+        return say(describe_names(options.kind))
+    for kind in LISTS:
+        say([f"{kind}:", *(f"  {line}" for line in describe_names(kind)), ""])
+    return 0
+
+
+def describe_names(kind: str) -> Iterator[str]:
+    """The lines of `list` on one of LISTS."""
     import methods
     from analysis import catalogue
     from benchmark.settings import names
@@ -287,19 +296,18 @@ def list_names(options: argparse.Namespace) -> int:
         "suites": [str(names.SUITES)],
         "architectures": names.ARCHITECTURE_FOLDERS,
     }
-    suffix = ".toml" if options.kind == "suites" else ".py"
+    suffix = ".toml" if kind == "suites" else ".py"
     files: dict[str, Path] = {}
-    for folder in folders[options.kind]:
+    for folder in folders[kind]:
         for path in Path(folder).iterdir():
             if path.suffix == suffix and not path.stem.startswith("_"):
                 files[path.stem] = path
     # other packages' methods too
-    entries = methods.list_names() if options.kind == "methods" else list(files)
+    entries = methods.list_names() if kind == "methods" else list(files)
     for name in sorted(entries):
-        print(f"{name:28}{names.read_first_line(files.get(name))}".rstrip())
+        yield f"{name:28}{names.read_first_line(files.get(name))}".rstrip()
         if reason := names.read_reason(files.get(name)):
-            print(f"{'':28}{reason}")
-    return 0
+            yield f"{'':28}{reason}"
 
 
 def track(options: argparse.Namespace) -> int:

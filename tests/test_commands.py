@@ -96,6 +96,16 @@ def test_what_there_is_is_listed(kind: str, capsys) -> None:
         assert [name for name, _ in lines] == methods.list_names()
 
 
+def test_list_alone_lists_everything(capsys) -> None:
+    """Oracle: the lists of all kinds, one by one."""
+    assert run_all.main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for kind in LISTS:
+        assert run_all.main(["list", kind]) == 0
+        listed = capsys.readouterr().out.splitlines()
+        assert "\n".join([f"{kind}:", *(f"  {line}" for line in listed)]) in printed
+
+
 def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
     """Oracle: the runs that are written, and those that a table counts."""
     synthetic.write(tmp_path / "runs", "demo", rows=ROWS, seeds=3, scores=False, similarities=False)

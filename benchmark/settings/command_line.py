@@ -83,16 +83,16 @@ def make_plural(text: str) -> str:
     return text if text in LISTS else f"{text}s"
 
 
-A_SUITE = "a name that `list suites` has, or a .toml file (default: demo)"
-FPI = "exact (default), or the paper's"
-PARALLEL = "train N runs at a time here (default: what fits; 1 under seconds)"
+A_SUITE = "a name that `list suites` prints, or a .toml file (default: demo)"
+FPI = "exact growth (default), or the paper's"
+PARALLEL = "train N runs at a time here (default: as many as fit, or 1 with budget.unit = seconds)"
 TABLE = (
-    "also write the step times that unit 'reference' needs: "
-    "add rows, or replace the same rows of this machine"
+    "also write the step times that budget.unit = reference needs. "
+    "The file gets new rows, or new times of the same rows"
 )
 PROMPT = (
-    "whose prompt begins each text, or whose adapters it has (default: the last); "
-    "'none' for no prompt"
+    "the domain whose prompt begins each text, or whose adapters are exported "
+    "(default: the last). 'none' exports without a prompt"
 )
 Settings = dict[str, Any]  # of an argument, as argparse takes them
 SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
@@ -101,83 +101,91 @@ OPTIONS: dict[str, Settings] = {
     "suites": {
         "nargs": "*",
         "default": ["demo"],
-        "help": f"{A_SUITE}; several make tables with a block each",
+        "help": f"{A_SUITE}. Several give tables with a block for each",
     },
     "--runs": {
         "type": read_path,
         "default": Path("runs"),
-        "help": "checkpoints and records (default: runs)",
+        "help": "folder for checkpoints and records (default: runs)",
     },
     "--set": {
         "action": "append",
         "default": [],
         "metavar": "KEY=VALUE",
-        "help": "override: budget.amount=60",
+        "help": "override one suite key, such as budget.amount=60",
     },
     "--methods": {
         **SEVERAL,
         "type": split_names,
         "metavar": "A",
-        "help": "these methods alone, listed or not: A,B or A B",
+        "help": "only these methods, also if the suite does not list them: A,B or A B",
     },
     "--seeds": {
         **SEVERAL,
         "type": read_seeds,
         "metavar": "N",
-        "help": "these instead of the suite's: 0,1 or 0-4",
+        "help": "these seeds instead of the suite's: 0,1 or 0-4",
     },
     "--out": {
         "type": read_path,
         "default": Path("report"),
-        "help": "tables and figures (default: report)",
+        "help": "folder for tables and figures (default: report)",
     },
-    "--dry-run": {"action": "store_true", "help": "say which runs, how long, how far; run nothing"},
+    "--dry-run": {
+        "action": "store_true",
+        "help": "print which runs are missing and how long they take, and run nothing",
+    },
     "--executor": {
         "default": "local",
         "metavar": "NAME",
-        "help": f"where: {' or '.join(list_executor_names())} (default: local)",
+        "help": f"where to run: {' or '.join(list_executor_names())} (default: local)",
     },
     "--parallel": {"type": require_at_least(1), "metavar": "N", "help": PARALLEL},
     "--processes": {
         "type": read_processes,
         "metavar": "N|all",
-        "help": "train each run with N, or one a GPU here",
+        "help": "use N processes per run, or with `all` one per GPU of this machine",
     },
-    "--retry-failed": {"action": "store_true", "help": "also runs that ended with an error"},
+    "--retry-failed": {"action": "store_true", "help": "also retry failed runs"},
     "--verbose": {
         "action": "store_true",
-        "help": "with --dry-run on a cluster: also name each unit of work",
+        "help": "with --dry-run on a cluster, also print each unit of work",
     },
-    "--watch": {"action": "store_true", "help": "again and again, until no job is left"},
+    "--watch": {"action": "store_true", "help": "refresh until nothing is under way"},
     "--why": {
         "action": "store_true",
-        "help": "also say of each run without records in what others of its row and seed differ",
+        "help": "also print which settings of a missing run differ from those of the records",
     },
     "places": {
         "type": read_path,
         "nargs": "+",
         "metavar": "PLACE",
-        "help": "a folder of --runs, a study's, a suite's .toml file, a .json of step times",
+        "help": "a folder of --runs, a study, a suite's .toml file or a .json file of step times",
     },
     "--view": {
         "choices": ("ours", "both"),
         "default": "ours",
-        "help": "our numbers, or the paper's beside them",
+        "help": "only our numbers, or also the paper's",
     },
     "method": {"help": "the name of a file in methods/"},
-    "name": {"help": "of the file, NAME.toml, perhaps with a folder before it"},
+    "name": {"help": "name of the new file without .toml, also with a folder before it"},
     "--text FOLDER": {
         "type": read_path,
         "nargs": "+",
         "required": True,
-        "help": "one a domain, or one that has these",
+        "help": "a folder per domain, or one folder that holds them",
     },
-    "kind": {"choices": LISTS, "type": make_plural},
+    "kind": {
+        "nargs": "?",
+        "choices": LISTS,
+        "type": make_plural,
+        "help": "what to list (default: everything)",
+    },
     "--configurations": {
         "type": require_at_least(1),
         "default": 5,
         "metavar": "N",
-        "help": "of each row (default: 5)",
+        "help": "configurations to try per row (default: 5)",
     },
     "--reference": {"type": read_path, "metavar": "FILE", "help": TABLE},
     "--pairs": {
@@ -188,20 +196,20 @@ OPTIONS: dict[str, Settings] = {
     "--out tracked": {
         "type": read_path,
         "default": Path("tracked"),
-        "help": "its event files (default: tracked)",
+        "help": "folder for the event files (default: tracked)",
     },
-    "a": {"metavar": "A", "help": "a folder of --runs, or a study's"},
-    "b": {"metavar": "B", "help": "another"},
+    "a": {"metavar": "A", "help": "a folder of --runs, or a study"},
+    "b": {"metavar": "B", "help": "another one"},
     "--study": {
         "type": read_path,
         "required": True,
         "metavar": "FOLDER",
-        "help": "with its suites, e.g. results/NAME",
+        "help": "the study's folder, results/NAME",
     },
-    "study": {"type": read_path, "metavar": "FOLDER", "help": "e.g. results/NAME"},
+    "study": {"type": read_path, "metavar": "FOLDER", "help": "the study's folder, results/NAME"},
     "--stage": {
         "metavar": "KEY",
-        "help": "also train it again below a --runs without it; compare weights",
+        "help": "train this stage again below another --runs, and compare the weights",
     },
     "checkpoint": {
         "type": read_path,
@@ -210,25 +218,29 @@ OPTIONS: dict[str, Settings] = {
     "--text FILE": {
         "type": read_path,
         "required": True,
-        "help": "JSON Lines or text, .gz and .zst too",
+        "help": "a file of JSON Lines or text, also .gz or .zst",
     },
-    "--domain": {"help": "whose prompt or column to use (default: the last)"},
+    "--domain": {"help": "the domain whose prompt or column to use (default: the last)"},
     "stage": {
-        "help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; "
-        "or a suite, with --row"
+        "help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last stage, "
+        "or a suite with --row"
     },
-    "--row": {"metavar": "NAME", "help": "the model with which this row of the suite ended"},
+    "--row": {"metavar": "NAME", "help": "export the final model of this row of the suite"},
     "out": {"type": read_path, "metavar": "DIR", "help": "the new folder"},
     "--prompt": {"metavar": "DOMAIN", "help": PROMPT},
-    "--layers": {"type": require_at_least(1), "required": True},
+    "--layers": {"type": require_at_least(1), "required": True, "help": "the new number of layers"},
     "--width": {"type": require_at_least(1), "required": True, "help": "the new hidden size"},
-    "--out NEW": {"type": read_path, "required": True},
+    "--out NEW": {"type": read_path, "required": True, "help": "the new folder"},
     "--mode": {"choices": ("exact", "fpi"), "default": "exact", "help": FPI},
     "--text": {
         "type": read_path,
-        "help": "measure the perplexity on this text, and fit to it what cannot be exact",
+        "help": "measure the perplexity on this text, and fit what cannot be exact to it",
     },
-    "--seed": {"type": require_at_least(0), "default": 0},
+    "--seed": {
+        "type": require_at_least(0),
+        "default": 0,
+        "help": "of what growth draws (default: 0)",
+    },
 }
 CHOSEN = ("--set", "--methods", "--seeds")
 OF_SUITE = ("suite", "--runs", *CHOSEN)
@@ -253,35 +265,35 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
             "render tables and figures from the records",
             ("suites", *OF_SUITE[1:], "--out", "--view"),
         ),
-        "check er": ("try whether a method keeps the promises of the interface", ["method"]),
+        "check er": ("test that a method keeps the rules of the interface", ["method"]),
         "new-suite mine --text FOLDER": (
             "write a suite that fits your text and this machine",
             ("name", "--text FOLDER"),
         ),
     },
-    "around a sweep:": {
-        "list methods": (f"name the {', '.join(LISTS)}", ["kind"]),
-        "doctor bert_base": ("try whether this machine and its cluster are fit for it", OF_SUITE),
-        "prepare bert_base": ("tokenise a suite's domains, and read its tasks", OF_SUITE),
+    "before and beside training:": {
+        "list suites": (f"list {', '.join(LISTS)}, or everything", ["kind"]),
+        "doctor bert_base": ("test that this machine and its cluster can run a suite", OF_SUITE),
+        "prepare bert_base": ("download and tokenize a suite's text", OF_SUITE),
         "tune demo": (
-            "write a suite that tries options; then one with the best",
+            "write a suite that tries options, and later one with the best",
             (*OF_SUITE, "--configurations"),
         ),
         "speed demo": (
-            "measure a step beside Naive's, and its FLOPs",
+            "compare each method's time and FLOPs per step with Naive's",
             (*OF_SUITE, "--reference", "--pairs"),
         ),
-        "cancel bert_base": ("end the jobs of a suite; trained stages stay", OF_SUITE),
+        "cancel bert_base": ("end the jobs of a suite and keep trained stages", OF_SUITE),
     },
     "records and studies:": {
         "track demo": ("write the records of runs for TensorBoard", (*OF_SUITE, "--out tracked")),
-        "compare runs OTHER": ("set two folders of records side by side", (*CHOSEN, "a", "b")),
+        "compare runs OTHER": ("compare two folders of records", (*CHOSEN, "a", "b")),
         "collect demo --study results/NAME": (
             "add finished runs to a study, and render it",
             (*OF_SUITE, "--study"),
         ),
         "verify results/NAME": (
-            "check a study's report; with --stage weights, too",
+            "check a study's report, or with --stage the weights of a stage",
             ("--runs", "study", "--stage"),
         ),
         "upgrade runs": ("give records and suites of version 1 their new names", ["places"]),
