@@ -18,7 +18,7 @@ from benchmark.settings.suite import Suite
 INTRODUCTION = """\
 # Suite keys
 
-<!-- rendered by `python -m docs.suite_keys`; change the settings' descriptions, not this page -->
+<!-- rendered by `python -m docs.suite_keys`: change the settings' descriptions, not this page -->
 
 A suite is a TOML file in `benchmark/suites/`, or anywhere.
 
@@ -29,9 +29,11 @@ A suite is a TOML file in `benchmark/suites/`, or anywhere.
 - A key that is not listed here is an error.
 - The options of a method are the fields of its class in `methods/`.
 
-Column "decides" says what another value makes new: the weights of models, the text that they read,
-the rows of tables, the scores of tasks, or only scores by fine-tuning. A place says where files
-lie."""
+Column "decides" says what is done again if you change the key: the weights of models, the text that
+they read, rows of tables, scores of tasks, or only scores by fine-tuning. A "place" says where
+files lie. Their content counts, not their place.
+
+Change these first: `methods`, `seeds`, `domains`, `budget.amount`, `model.ladder`."""
 
 # One for each section, which a suite that extends the demo can hold.
 EXAMPLES = {
@@ -152,16 +154,22 @@ def _write_table(
         if inherited.get(key) != value["description"]
     }
     same = [f"`{key}`" for key in schema["properties"] if key not in own]
+    purposes = [PURPOSES.get(f"{place.strip('[]')}.{key}".lstrip("."), "") for key in own]
+    decides = any(purposes)
     if own:
-        yield "| key | value | default | decides | meaning |"
-        yield "| :-- | :-- | :-- | :-- | :-- |"
-    for key, value in own.items():
+        yield f"| key | value | default |{' decides |' * decides} meaning |"
+        yield f"| :-- | :-- | :-- |{' :-- |' * decides} :-- |"
+    for (key, value), purpose in zip(own.items(), purposes, strict=True):
         default = "required" if key in schema.get("required", ()) else _describe_default(value)
-        purpose = PURPOSES.get(f"{place.strip('[]')}.{key}".lstrip("."), "")
         kind = _describe_type(value)
-        yield f"| `{key}` | {kind} | {default} | {purpose} | {value['description']} |"
-    if same:
-        yield f"{chr(10) if own else ''}{', '.join(same)}: as in {around}."
+        column = f" {purpose} |" * decides
+        yield f"| `{key}` | {kind} | {default} |{column} {value['description']} |"
+    if same and not own:
+        outer_keys = outer["properties"].items()
+        lacks = [f"`{key}`" for key, value in outer_keys if key not in schema["properties"]]
+        yield f"Its keys are those of {around}, without {', '.join(lacks)}."
+    elif same:
+        yield f"\n{', '.join(same)}: as in {around}."
 
 
 def _describe_type(value: Schema) -> str:

@@ -47,24 +47,25 @@ from benchmark.settings.units import UNITS, Work
 
 
 class Tokenizer(Settings):
-    """Byte-level BPE: that in `folder`, or one that is trained on a sample of `domains`."""
+    """A byte-level BPE from `folder`, or one that is trained on a sample of `domains`."""
 
     folder: Annotated[str | None, Decides("place", step_time=True)] = Field(
-        None, description="a folder with vocab.json and merges.txt; default: one is trained"
+        None,
+        description="a folder with vocab.json and merges.txt. Without it, a tokenizer is trained",
     )
     vocabulary: Annotated[int, Decides("text", step_time=True)] = Field(
         8192, ge=300, description="ids of a trained tokenizer, special ones included"
     )
     domains: Annotated[tuple[str, ...], TEXT] = Field(
-        (), description="train on these; default: all of the stream"
+        (), description="the domains to train it on (default: all of the stream)"
     )
     sample_bytes: Annotated[int, TEXT] = Field(
-        4_000_000, gt=0, description="of each domain's training text, to train it on"
+        4_000_000, gt=0, description="bytes of each domain's training text it is trained on"
     )
 
 
 class Data(Settings):
-    """Settings of text that becomes rows."""
+    """How text becomes sequences and memory."""
 
     sequence_length: Annotated[int, STEPS] = Field(
         512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens"
@@ -76,34 +77,35 @@ class Data(Settings):
         description="share of the documents for validation, without validation files",
     )
     max_train_tokens: Annotated[int | None, TEXT] = Field(
-        None, gt=0, description="of a domain, its first; the rest is not read"
+        None, gt=0, description="how many tokens of each domain are read, from its beginning"
     )
     max_valid_bytes: Annotated[int, TEXT] = Field(
         4_000_000,
         gt=0,
-        description="perplexity is measured on so many bytes of whole documents, the same for each "
+        description="validation text per domain, in whole documents. It is the same for every "
         "tokenizer",
     )
     max_valid_tokens: Annotated[int | None, TEXT] = Field(
         None,
         gt=0,
-        description="in place of bytes, as in older suites; then the text depends on the tokenizer",
+        description="as max_valid_bytes, in tokens, for older suites. The text then depends on "
+        "the tokenizer",
     )
     near_copies: Annotated[Literal["drop", "keep"], ROWS] = Field(
         "drop",
-        description="validation documents, and test examples of tasks, most of which stands in "
-        "training text: leave them out, or keep published splits as they are",
+        description="what happens to validation documents and test examples of which most "
+        "stands in training text. keep leaves published splits as they are",
     )
     document_mask: Annotated[bool, STEPS] = Field(
-        False, description="keep the documents in a row apart, unlike the paper"
+        False, description="keep the documents of a sequence apart. The paper does not"
     )
     memory_tokens: Annotated[int, STEPS] = Field(
         200_000_000,
         ge=0,
-        description="of each earlier domain, a random sample: the memory; 0: none",
+        description="size of the memory per earlier domain, a random sample. 0 is no memory",
     )
     memory_seed: Annotated[Literal["fixed", "run"], WEIGHTS] = Field(
-        "fixed", description="whether that sample is the same in all runs, or another for each seed"
+        "fixed", description="fixed: the same sample in all runs. run: another sample for each seed"
     )
 
     @property
@@ -113,7 +115,7 @@ class Data(Settings):
 
 
 class Size(Settings):
-    """One rung of a ladder. The feed-forward layer is four times as wide."""
+    """One size of a ladder. The feed-forward layer is four times as wide."""
 
     layers: Annotated[int, STEPS] = Field(gt=0, description="Transformer layers")
     hidden_size: Annotated[int, STEPS] = Field(
@@ -132,10 +134,10 @@ class Start(Settings):
 
 
 class Model(Settings):
-    """Architecture, and the ladder of sizes: one rung a domain.
+    """Architecture, and the ladder of sizes: one size per domain.
 
-    Methods that do not grow stay on the first. With `start` the stream begins with that model:
-    architecture, head size, dropout and first rung are its own, and the ladder gives the others.
+    Methods that do not grow keep the first size. With `start` the stream begins with that model,
+    which has its own architecture, head size, dropout and first size. The ladder gives the others.
     """
 
     architecture: Annotated[Annotated[str, AfterValidator(check_architecture)], STEPS] = Field(
@@ -146,24 +148,25 @@ class Model(Settings):
         description="a Hugging Face folder, or a name on the Hub, to begin with",
     )
     revision: Annotated[str | None, Decides("place", step_time=True)] = Field(
-        None, description="of it on the Hub: branch, tag or commit"
+        None, description="the branch, tag or commit of `start` on the Hub"
     )
     ladder: tuple[Size, ...] = Field(
         (),
-        description="a size a domain, never a smaller one; with start those of later domains, if "
-        "any. Or a rule: { first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much "
-        "after every five domains",
+        description="a size per domain, never a smaller one. With `start`, only sizes of later "
+        "domains. Or a rule: { first = SIZE, every = 5, layers = 1, hidden_size = "
+        "64 } adds so much after every five domains",
     )
     head_size: Annotated[int, STEPS] = Field(
         64, gt=0, description="width of an attention head, the same on every rung"
     )
     dropout: Annotated[float, STEPS] = Field(
-        0.1, ge=0, lt=1, description="of hidden states and attention, in training"
+        0.1, ge=0, lt=1, description="dropout of hidden states and attention in training"
     )
     init: Annotated[Literal["fixed", "scaled"], WEIGHTS] = Field(
         "fixed",
-        description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), "
-        "over sqrt(2 layers) for additions to the residual stream",
+        description="standard deviation of new weights. fixed: 0.02 at 768 units. scaled: "
+        "1/sqrt(inputs), divided by sqrt(2 layers) where a layer adds to the "
+        "residual stream",
     )
 
     @model_validator(mode="after")
@@ -195,16 +198,16 @@ PerStage = tuple[float, ...] | float
 
 
 class Training(Settings):
-    """The optimisation, the same for every method. A list gives one value a stage."""
+    """The optimisation, the same for every method. A list gives one value per stage."""
 
     batch_size: Annotated[int, STEPS] = Field(
-        2048, gt=0, description="rows of a step, over all processes"
+        2048, gt=0, description="sequences per step, over all processes"
     )
     micro_batch_size: Annotated[int | None, STEPS] = Field(
-        None, gt=0, description="of one forward pass; default: all of a process"
+        None, gt=0, description="sequences per forward pass (default: all of a process)"
     )
     learning_rate: Annotated[tuple[PositiveFloat, ...] | PositiveFloat, WEIGHTS] = Field(
-        5e-4, description="the peak of each phase"
+        5e-4, description="the peak of the learning rate in each phase"
     )
     rate_scaling: Annotated[Literal["none", "mup"], WEIGHTS] = Field(
         "none",
@@ -216,63 +219,65 @@ class Training(Settings):
         None, gt=0, description="for mup: the hidden size that learning_rate is the rate of"
     )
     warmup: Annotated[tuple[ShareOfPhase, ...] | ShareOfPhase, WEIGHTS] = Field(
-        0.08, description="share of a phase in which the rate rises"
+        0.08, description="the share of a phase in which the rate rises"
     )
     schedule: Annotated[ScheduleName, WEIGHTS] = Field(
-        "linear", description="how the rate falls then"
+        "linear", description="how the rate falls after that"
     )
     optimizer: Annotated[str, STEPS] = Field(
         "adamw",
-        description="; ".join(f"{kind.name}: {kind.described}" for kind in OPTIMIZERS.values()),
+        description=". ".join(f"{kind.name}: {kind.described}" for kind in OPTIMIZERS.values()),
     )
     optimizer_options: Annotated[dict[str, int | float | bool | str], STEPS] = Field(
-        {}, description="of that kind"
+        {}, description="options of the optimizer"
     )
     betas: Annotated[tuple[Moment, Moment], WEIGHTS] = Field(
-        (0.9, 0.98), description="Adam's decay of both moments"
+        (0.9, 0.98), description="Adam's decay rates of both moments"
     )
     epsilon: Annotated[float, WEIGHTS] = Field(
-        1e-6, gt=0, le=1, description="Adam's, beside the root of the second moment"
+        1e-6, gt=0, le=1, description="Adam's epsilon, added to the root of the second moment"
     )
     weight_decay: Annotated[float, WEIGHTS] = Field(
-        0.01, ge=0, description="decoupled from the gradient but in sgd"
+        0.01, ge=0, description="weight decay, decoupled from the gradient except in sgd"
     )
     decay: Annotated[Literal["all", "matrices"], WEIGHTS] = Field(
         "all",
-        description="which weights decay: all, as the paper's, or matrices alone: no norm, bias, "
-        "embedding or prompt; with model.start, and where the suite's optimizer is muon, the "
-        "default is matrices",
+        description="which weights decay. all: all, as in the paper. matrices: no norm, bias, "
+        "embedding or prompt. The default is matrices with model.start or muon",
     )
     fused_maps: Annotated[Literal["whole", "apart"], STEPS] = Field(
         "whole",
-        description="what muon takes for a matrix where one holds several maps (query, key and "
-        "value of GPT-2, NeoX and ModernBERT, the FFN of ModernBERT): all of it, or each map; with "
-        "muon the default is apart",
+        description="how muon takes a matrix that holds several maps, such as query, key and "
+        "value of GPT-2. whole: as one matrix. apart: each map by itself, the "
+        "default with muon",
     )
     max_grad_norm: Annotated[float | None, STEPS] = Field(
-        None, gt=0, description="largest gradient norm; off as in the paper"
+        None,
+        gt=0,
+        description="the largest gradient norm. Without it there is no limit, as in the paper",
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], STEPS] = Field(
         "auto", description="auto: bf16 where it is faster, else fp16 on GPUs from V100 on"
     )
     compile: Annotated[bool | str, STEPS] = Field(
-        False, description="torch.compile; a string names its backend"
+        False, description="use torch.compile. A text names its backend"
     )
     shard: Annotated[bool, STEPS] = Field(
         False,
-        description="spread weights, gradients and moments over the processes (FSDP2), and compute "
-        "activations again in the backward pass: for models that no GPU holds; "
-        "docs/models.md",
+        description="shard weights, gradients and moments over the processes (FSDP2), and "
+        "recompute activations. It is for models that fit no GPU (docs/models.md)",
     )
     checkpoint_seconds: Annotated[float, NOTHING] = Field(
-        600, gt=0, description="at most so much training is lost by a kill"
+        600, gt=0, description="seconds between checkpoints. A kill loses at most so much training"
     )
     evaluations: Annotated[int, ROWS] = Field(
-        5, ge=1, description="of a stage, evenly over its budget, the last at its end"
+        5,
+        ge=1,
+        description="evaluations per stage, evenly over its budget, the last one at its end",
     )
     deterministic: Annotated[bool, STEPS] = Field(
         False,
-        description="the same bits each time, or an error where torch cannot",
+        description="give the same bits each time, or an error where torch cannot",
     )
 
     @model_validator(mode="after")
@@ -295,10 +300,10 @@ class Training(Settings):
 
 
 class Budget(Settings):
-    """The budget of every method for a stage: `amount` of `unit`; a list has one amount a stage."""
+    """The budget of every method for a stage. A list has one amount per stage."""
 
     unit: Annotated[str, WEIGHTS] = Field(
-        "seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items())
+        "seconds", description=". ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items())
     )
     amount: Annotated[tuple[PositiveFloat, ...] | PositiveFloat, WEIGHTS] = Field(
         description="what a stage may spend"
@@ -306,7 +311,7 @@ class Budget(Settings):
     reference: Annotated[str | None, PLACE] = Field(
         None,
         validate_default=True,
-        description="for unit reference: step times that `run_all.py speed` wrote",
+        description="the file of step times for unit reference, from `run_all.py speed`",
     )
 
     @field_validator("unit")
@@ -336,13 +341,15 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: Annotated[str, ROWS] = Field("", description="its label; default: the method's title")
+    name: Annotated[str, ROWS] = Field(
+        "", description="the row's label (default: the method's title)"
+    )
     method: Annotated[str, ROWS] = Field(description="a file in methods/")
     options: Annotated[dict[str, Any], ROWS] = Field(
-        {}, description="of the method, beside the suite's"
+        {}, description="options of the method, besides the suite's"
     )
     set: Annotated[dict[str, Any], ROWS] = Field(
-        {}, description='overrides, e.g. {"data.memory_tokens" = 1000}'
+        {}, description='suite keys that the row overrides, such as {"data.memory_tokens" = 1000}'
     )
 
 
@@ -362,11 +369,11 @@ class Tuned(Settings):
 
 
 class Suite(Settings):
-    """A comparison. `methods` are rows with default options; `rows` add variants.
+    """A comparison. `methods` are rows with default options. `rows` add variants.
 
-    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not
-    call itself anything else, a new one too; "controls" and "references" are the others. A group
-    leaves out names that stand beside it. Studies name each method.
+    `methods` takes names of files in `methods/` and of groups. "baselines" is every file that names
+    no other group, also a new one. "controls" and "references" are the other groups. A group leaves
+    out names that stand beside it. Studies name each method.
     """
 
     model_config = ConfigDict(extra="allow")  # sections of executors, see load
@@ -374,7 +381,7 @@ class Suite(Settings):
     name: Annotated[str, NOTHING] = Field(
         pattern=r"^[^\s./\\-][^/\\]*$",
         max_length=100,
-        description="of its reports' folder; default: the file's",
+        description="name of the folder of its report (default: the file's name)",
     )
     title: Annotated[str, NOTHING] = Field(description="one line that names the comparison")
     seeds: Annotated[Seeds, ROWS] = Field(
@@ -385,35 +392,38 @@ class Suite(Settings):
     )
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
     options: Annotated[dict[str, dict[str, Any]], ROWS] = Field(
-        {}, description="of a method, in all of its rows"
+        {}, description="options of a method, in all of its rows"
     )
     tables: Annotated[tuple[str, ...], NOTHING] = Field(
         ("main_pretraining", "trend_main"),
-        description="files in paper_tables/: what a report shows",
+        description="files in paper_tables/ that a report shows",
     )
     paper: Annotated[bool, NOTHING] = Field(
-        False, description="whether reports show the paper's claims and numbers beside the runs"
+        False, description="whether reports show the paper's claims and numbers beside ours"
     )
     domains: tuple[Domain, ...] = Field(
-        min_length=1, description="the stream, in order; one stage a domain"
+        min_length=1, description="the stream: one stage per domain, in this order"
     )
     order: Annotated[Literal["given", "permute"], ROWS] = Field(
-        "given", description="of the domains: as listed, or another for each seed"
+        "given",
+        description="order of the domains. given: as listed. permute: another for each seed",
     )
     tokenizer: Tokenizer = Field(Tokenizer(), description="how text becomes tokens")
-    data: Data = Field(Data(), description="how tokens become rows and memory")
+    data: Data = Field(Data(), description="how tokens become sequences and memory")
     model: Model = Field(description="architecture and sizes")
-    training: Training = Field(Training(), description="the optimisation")
+    training: Training = Field(Training(), description="how models are optimised")
     budget: Budget = Field(description="what a stage may spend")
     probes: tuple[Domain, ...] = Field(
-        (), description="texts to evaluate on that, but for a replayed one, are not trained on"
+        (),
+        description="texts on which models are evaluated, but not trained. A replayed one is "
+        "also trained on",
     )
     replay: Replay | None = Field(None, description="a probe whose training text is in each batch")
     tasks: tuple[Task, ...] = Field((), description="downstream tasks")
-    finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
-    evaluate: Evaluate = Field(Evaluate(), description="tasks without fine-tuning")
+    finetuning: Finetuning = Field(Finetuning(), description="how tasks are scored")
+    evaluate: Evaluate = Field(Evaluate(), description="tasks that are scored without fine-tuning")
     tuned: Annotated[Tuned | None, NOTHING] = Field(
-        None, description="how a search chose the rows' options; `tune` writes it"
+        None, description="how a search chose the rows' options. `tune` writes it"
     )
     _called: str = PrivateAttr("")
     _built_in: tuple[str, ...] = PrivateAttr(())

@@ -34,9 +34,9 @@ class HubTask(Settings):
     test: Annotated[str, TEXT] = Field("test", description="the split that is scored")
     text_field: Annotated[str, TEXT] = Field("text", description="the column of the text")
     pair_field: Annotated[str | None, TEXT] = Field(
-        None, description="that of a second text, for pairs"
+        None, description="the column of a second text, for pairs"
     )
-    label_field: Annotated[str, TEXT] = Field("label", description="that of the class")
+    label_field: Annotated[str, TEXT] = Field("label", description="the column of the class")
 
 
 class Docstrings(Settings):
@@ -46,12 +46,12 @@ class Docstrings(Settings):
     """
 
     classes: Annotated[int, TEXT] = Field(
-        5, ge=2, description="the largest parts of the domain's packages"
+        5, ge=2, description="how many classes: the largest parts of the domain's packages"
     )
     examples: Annotated[int, TEXT] = Field(
-        80, ge=10, description="of a class at most: half train, a fifth dev"
+        80, ge=10, description="examples per class at most. Half of them train, a fifth are dev"
     )
-    characters: Annotated[int, TEXT] = Field(200, ge=50, description="of a passage")
+    characters: Annotated[int, TEXT] = Field(200, ge=50, description="length of a passage")
 
 
 class Task(Settings):
@@ -62,43 +62,51 @@ class Task(Settings):
     """
 
     name: Annotated[str, SCORE] = Field(
-        pattern=NAME, max_length=60, description="in records and commands"
+        pattern=NAME, max_length=60, description="its name in records and commands"
     )
-    title: Annotated[str, NOTHING] = Field("", description="in tables; default: the name")
+    title: Annotated[str, NOTHING] = Field("", description="its name in tables (default: `name`)")
     domain: Annotated[str, SCORE] = Field(
-        "", description="that it belongs to; none with which_domain"
+        "", description="the domain that it belongs to. A task with which_domain has none"
     )
     train: Annotated[str | None, PLACE] = Field(
-        None, description="JSON Lines of text, label, perhaps text_pair; .gz too"
+        None, description="JSON Lines with text, label and, for pairs, text_pair, also as .gz"
     )
     dev: Annotated[str | None, PLACE] = Field(
-        None, description="the same; the score there decides when to stop"
+        None, description="the same. The score on it decides when to stop"
     )
     test: Annotated[str | None, PLACE] = Field(
-        None, description="the same; the score there is reported"
+        None, description="the same. The score on it is reported"
     )
-    dataset: HubTask | None = Field(None, description="of the Hugging Face Hub")
-    docstrings: Docstrings | None = Field(None, description="cut from what its domain holds out")
+    dataset: HubTask | None = Field(None, description="a dataset of the Hugging Face Hub")
+    docstrings: Docstrings | None = Field(
+        None, description="passages of the documentation that its domain holds out"
+    )
     which_domain: Annotated[bool, TEXT] = Field(
-        False, description="cut from all validation text; for linear probes alone"
+        False,
+        description="passages of all validation text, whose class is their domain. Only linear "
+        "probes score it",
     )
     metric: Annotated[Literal["accuracy", "micro_f1", "macro_f1"], SCORE] = Field(
-        "macro_f1", description="what scores are"
+        "macro_f1", description="the metric that is reported"
     )
-    learning_rate: Annotated[float, FINE_TUNING] = Field(2e-5, gt=0, description="the peak")
-    batch_size: Annotated[int, FINE_TUNING] = Field(256, gt=0, description="examples of a step")
-    weight_decay: Annotated[float, FINE_TUNING] = Field(0.1, ge=0, description="AdamW's")
+    learning_rate: Annotated[float, FINE_TUNING] = Field(
+        2e-5, gt=0, description="the peak of the learning rate"
+    )
+    batch_size: Annotated[int, FINE_TUNING] = Field(256, gt=0, description="examples per step")
+    weight_decay: Annotated[float, FINE_TUNING] = Field(
+        0.1, ge=0, description="AdamW's weight decay"
+    )
     max_epochs: Annotated[int, FINE_TUNING] = Field(
         10, gt=0, description="passes over train at most"
     )
     schedule: Annotated[Literal["linear", "constant"], FINE_TUNING] = Field(
-        "linear", description="of the learning rate after warm-up"
+        "linear", description="how the learning rate falls after warm-up"
     )
     warmup: Annotated[float, FINE_TUNING] = Field(
-        0.06, ge=0, lt=1, description="share of the steps of all epochs"
+        0.06, ge=0, lt=1, description="share of all steps in which the rate rises"
     )
     seeds: Annotated[int | None, ROWS] = Field(
-        None, gt=0, description="how many; default: finetuning's"
+        None, gt=0, description="number of fine-tuning seeds (default: finetuning.seeds)"
     )
 
     @model_validator(mode="after")
@@ -130,18 +138,23 @@ class Finetuning(Settings):
     protocols: Annotated[tuple[Protocol, ...], ROWS] = Field(
         ("finetune",),
         min_length=1,
-        description="all weights, or logistic regression on the states of a frozen model",
+        description="finetune: train all weights. linear_probe: logistic regression on the "
+        "states of the frozen model",
     )
     stages: Annotated[Literal["every", "last"], ROWS] = Field(
-        "every", description="after which a model is scored"
+        "every", description="score models after every stage, or only after the last"
     )
     seeds: Annotated[int, ROWS] = Field(
-        5, gt=0, description="0, 1, ... of each task: for head, order, dropout, wrong prompt"
+        5,
+        gt=0,
+        description="seeds per task, from 0. They draw the head, the order, dropout and the "
+        "wrong prompt",
     )
     prompts: Annotated[tuple[Prompt, ...], ROWS] = Field(
         ("right",),
         min_length=1,
-        description="of models with domain prompts; all but right for final ones alone",
+        description="prompts of models with domain prompts. Only final models are scored with "
+        "others than right",
     )
     patience: Annotated[int, FINE_TUNING] = Field(
         3, gt=0, description="stop after so many epochs without a better dev score"
@@ -150,7 +163,7 @@ class Finetuning(Settings):
         "auto", description="auto: bf16 where it is faster, else fp16 on GPUs from V100 on"
     )
     forward_tokens: Annotated[int, NOTHING] = Field(
-        32_768, gt=0, description="columns of a forward pass; larger batches accumulate"
+        32_768, gt=0, description="tokens per forward pass. Larger batches accumulate gradients"
     )
 
     def list_trials(self, task: Task) -> list[tuple[Protocol, int]]:
@@ -172,14 +185,14 @@ class Evaluate(Settings):
     """
 
     tasks: Annotated[tuple[str, ...], ROWS] = Field(
-        (), description='of the harness, or groups, e.g. ["hellaswag"]'
+        (), description='tasks or groups of the harness, such as ["hellaswag"]'
     )
     folder: Annotated[str | None, PLACE] = Field(
-        None, description="with further tasks: YAML files and what they read"
+        None, description="a folder with more tasks: YAML files and what they read"
     )
     num_fewshot: Annotated[int | None, SCORE] = Field(
-        None, ge=0, description="examples before a question; default: the task's"
+        None, ge=0, description="examples before a question (default: the task's)"
     )
     limit: Annotated[int | None, SCORE] = Field(
-        None, gt=0, description="so many questions of a task"
+        None, gt=0, description="questions per task at most"
     )

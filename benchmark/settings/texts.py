@@ -26,12 +26,12 @@ class HubDataset(Settings):
     split: Annotated[str, TEXT] = Field("train", description="the split that is read")
     files: Annotated[tuple[str, ...], TEXT] = Field(
         (),
-        description="these (globs) in place of a configuration: .parquet, .csv, or JSON Lines of "
-        "any name, whose other columns may differ",
+        description="files to read instead of a configuration, as globs: .parquet, .csv, or "
+        "JSON Lines of any name. Other columns may differ",
     )
-    text_field: Annotated[TextField, TEXT] = Field("text", description="as of a domain")
+    text_field: Annotated[TextField, TEXT] = Field("text", description="as in a domain")
     documents: Annotated[int | None, TEXT] = Field(
-        None, gt=0, description="at most so many are read"
+        None, gt=0, description="how many documents are read at most"
     )
 
 
@@ -39,28 +39,34 @@ class Text(Settings):
     """Where text comes from: exactly one of `packages`, `train` and `datasets`."""
 
     packages: Annotated[tuple[str, ...], TEXT] = Field(
-        (), description="docstrings of installed ones; 'stdlib' is Python's own"
+        (),
+        description="installed packages whose docstrings are read. 'stdlib' is Python's own "
+        "library",
     )
     train: Annotated[tuple[str, ...], PLACE] = Field(
-        (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet; .gz, .zst"
+        (),
+        description="files, globs or folders of .jsonl, .txt, .json, .csv or .parquet, also as "
+        ".gz or .zst",
     )
     valid: Annotated[tuple[str, ...], PLACE] = Field(
-        (), description="the same for validation; default: by a hash of each document"
+        (), description="the same for validation. Without it, a hash of each document decides"
     )
     text_field: Annotated[TextField, TEXT] = Field(
-        "text", description='the field with the text, "meta.body" one inside; a list joins several'
+        "text",
+        description='the field with the text. "meta.body" is a field inside another. A list '
+        "joins several",
     )
     on_error: Annotated[OnError, TEXT] = Field(
         "stop",
-        description="what a broken document does; skip counts and names it",
+        description="what a broken document does. skip leaves it out and counts it",
     )
     cut_at_blank_lines: Annotated[bool, TEXT] = Field(
         False,
-        description="a .txt file is many documents, each to the first blank line after 2,000 "
+        description="cut a .txt file into documents, each to the first blank line after 2,000 "
         "characters",
     )
     datasets: tuple[HubDataset, ...] = Field(
-        (), description="of the Hugging Face Hub, one after the other"
+        (), description="datasets of the Hugging Face Hub, read one after the other"
     )
 
     @model_validator(mode="after")
@@ -81,14 +87,14 @@ class Text(Settings):
 
 
 class WeightedText(Text):
-    """One source of a mixed domain, and how often a row of the domain comes from it."""
+    """One source of a mixed domain, and how often a sequence comes from it."""
 
     weight: Annotated[
         NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)], WEIGHTS
     ] = Field(
         1.0,
-        description="beside the others'; a list goes from value to value over the stage, in "
-        "straight lines",
+        description="how often it is drawn, relative to the other sources. A list changes it "
+        "linearly over the stage",
     )
 
 
@@ -99,20 +105,23 @@ class Domain(Text):
     """
 
     name: Annotated[str, WEIGHTS] = Field(
-        pattern=NAME, max_length=60, description="in records, commands and other settings"
+        pattern=NAME, max_length=60, description="its name in records, commands and other settings"
     )
     title: Annotated[str, NOTHING] = Field(
-        "", description="in tables and figures; default: the name"
+        "", description="its name in tables and figures (default: `name`)"
     )
     sources: tuple[WeightedText, ...] = Field((), description="several texts, mixed by weight")
     valid_share: Annotated[float | None, TEXT] = Field(
         None,
         gt=0,
         lt=1,
-        description="share of its documents for validation; default: data.valid_share",
+        description="share of its documents for validation (default: data.valid_share)",
     )
     hold_out: Annotated[float, TEXT] = Field(
-        0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks"
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the documents that are kept from pre-training for tasks",
     )
 
     @model_validator(mode="after")
@@ -147,11 +156,13 @@ class Domain(Text):
 
 
 class Replay(Settings):
-    """General text beside the stream, as a start model was trained on.
+    """General text beside the stream, such as a start model was trained on.
 
-    It is the same in every stage and for every method, and part of each batch that trains. The rest
-    of a batch is what the method asks for. It has no stage, and is not in AP.
+    Each training batch holds some of it, in every stage and for every method. The method chooses
+    the rest of the batch. This text has no stage, and AP does not include it.
     """
 
-    text: Annotated[str, ROWS] = Field(description="the probe that it is")
-    share: Annotated[float, WEIGHTS] = Field(ge=0, lt=1, description="of a batch's rows; 0: none")
+    text: Annotated[str, ROWS] = Field(description="the name of the probe that is replayed")
+    share: Annotated[float, WEIGHTS] = Field(
+        ge=0, lt=1, description="its share of each batch. 0 is none"
+    )

@@ -72,7 +72,7 @@ UNITS = {
         Unit(
             "tokens",
             "Training tokens",
-            "text tokens of all rows that a method is given, A-GEM's memory batch too",
+            "text tokens of all sequences that a method is given, also A-GEM's memory batch",
             lambda work: work.tokens,
         ),
         Unit(
@@ -84,7 +84,7 @@ UNITS = {
         Unit(
             "reference",
             "Train wall time on the reference machine (s)",
-            "steps times what such a step takes on the machine of `reference`",
+            "steps times the time per step in the file of `budget.reference`",
             lambda work: work.machine_seconds,
             in_seconds=True,
             by_table=True,

@@ -32,45 +32,51 @@ class JobKind(Settings):
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
     account: str | None = Field(None, description="the account that they are charged to")
-    qos: str | None = Field(None, description="their quality of service")
+    qos: str | None = Field(None, description="the quality of service of jobs")
     constraint: str | None = Field(
-        None, description="features of the nodes; pins the GPU model of a comparison"
+        None,
+        description="features of the nodes, such as the GPU model. It keeps a comparison on one"
+        " model",
     )
-    nodelist: str | None = Field(None, description="these nodes")
-    exclude: str | None = Field(None, description="not these nodes")
+    nodelist: str | None = Field(None, description="run on these nodes only")
+    exclude: str | None = Field(None, description="never run on these nodes")
     gpus_per_node: Gpus | None = Field(
-        None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
+        None, description='GPUs of a training job per node, also with their type: "a100:4"'
     )
-    cpus_per_task: PositiveInt | None = Field(None, description="cores of each process")
-    mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
-    mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
+    cpus_per_task: PositiveInt | None = Field(None, description="cores per process")
+    mem: str | None = Field(None, description='memory per node, such as "64GB"')
+    mem_per_cpu: str | None = Field(None, description="memory per core, instead of mem")
     time: PositiveInt = Field(
-        1440, description="limit in minutes; a job that reaches it goes on in another turn"
+        1440, description="limit in minutes. Longer work continues in another job"
     )
     exclusive: bool | str | None = Field(
-        None, description="whole nodes; default: if the budget is a wall time"
+        None,
+        description="take whole nodes and pay for them. The default is true for a budget in "
+        "seconds",
     )
     mail_type: str | None = Field(
-        None, description='when Slurm sends a mail, "END" or "FAIL"; [slurm.report]: at the end'
+        None,
+        description='when Slurm sends a mail, such as "END" or "FAIL". In [slurm.report]: at '
+        "the end of all",
     )
-    mail_user: str | None = Field(None, description="who gets it; default: who submits")
+    mail_user: str | None = Field(None, description="who gets the mail (default: who submits)")
     array_parallelism: PositiveInt = Field(
-        256, description="at most so many jobs of an array run at a time"
+        256, description="how many jobs of an array run at a time, at most"
     )
     setup: tuple[str, ...] = Field(
         (), description="shell commands before the job, e.g. 'module load cuda'"
     )
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
     signal_delay_s: PositiveInt = Field(
-        120, description="a job is told to save so many seconds before its limit"
+        120, description="seconds before its limit at which a job is told to save"
     )
     srun_args: tuple[str, ...] = Field(
         (), description="options of the srun that starts the processes"
     )
     additional_parameters: dict[str, Any] = Field(
         {},
-        description='other options of sbatch, {"reservation" = "course"}; true: without a value, '
-        "false: not at all",
+        description='other options of sbatch, such as {"reservation" = "course"}. true stands '
+        "for an option without a value, false leaves it out",
     )
     python: str | None = Field(
         None,
@@ -85,14 +91,14 @@ class TrainKind(JobKind):
     Only these jobs may be several processes.
     """
 
-    nodes: PositiveInt = Field(1, description="of a training job")
+    nodes: PositiveInt = Field(1, description="nodes per training job")
     ntasks_per_node: PositiveInt | None = Field(
-        None, description="processes on a node; default: one a GPU, else one"
+        None, description="processes per node (default: one per GPU, or one)"
     )
     runs_per_job: PositiveInt = Field(
         1,
-        description="runs that a training job trains, each process by itself the next that nobody "
-        "has, and that a job scores",
+        description="runs that one job trains or scores. Each process takes the next run that "
+        "no other has",
     )
 
 
@@ -103,12 +109,12 @@ class Slurm(TrainKind):
     part of a run's identity. `cpus_per_task` decides the threads, and so how sums are rounded.
     """
 
-    prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
-    train: TrainKind = Field(TrainKind(), description="of those that train")
+    prepare: JobKind = Field(JobKind(), description="jobs that download and tokenize text")
+    train: TrainKind = Field(TrainKind(), description="jobs that train")
     score: JobKind = Field(
-        JobKind(), description="of those that score a run's models, and measure what figures need"
+        JobKind(), description="jobs that score models and measure what figures need"
     )
-    report: JobKind = Field(JobKind(), description="of those that render tables and figures")
+    report: JobKind = Field(JobKind(), description="jobs that render tables and figures")
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Slurm:
