@@ -1,4 +1,4 @@
-"""EMA: an exponential moving average of the weights is evaluated; training goes on without it.
+"""EMA: an exponential moving average of the weights is evaluated, and training ignores it.
 
 Take it for a smoother model at no cost of steps.
 

@@ -1,4 +1,4 @@
-"""Joint: continued training on all text of all domains so far; the upper bound of replay.
+"""Joint: continued training on all text of all domains so far, the upper bound of replay.
 
 Take it as the upper bound of what replay can keep.
 """

@@ -1,4 +1,4 @@
-"""LLaMA Pro: new blocks, which write nothing at first, learn a domain; all others stay frozen.
+"""LLaMA Pro: new blocks, which write nothing at first, learn a domain. All others stay frozen.
 
 Take it to add to a published model without touching its own layers.
 

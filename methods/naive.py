@@ -1,4 +1,4 @@
-"""Naive: continued pre-training on each domain in turn; the paper's lower bound.
+"""Naive: continued pre-training on each domain in turn, the paper's lower bound.
 
 Take it as the lower bound: what happens if nothing is done.
 

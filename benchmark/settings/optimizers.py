@@ -52,7 +52,7 @@ class Optimizer:
     needs_full_weights: bool = False
 
     # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary,
-    # the state that it goes on with; {}: with none. None:
+    # the state that it goes on with. {} is no state. None is
     # `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another takes that one's
     # state, in every kind.
     fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None

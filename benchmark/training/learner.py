@@ -30,12 +30,12 @@ class Batch:
     Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions a row.
     """
 
-    tokens: Tensor  # (B, 1+N) int64, `<s>` first; corrupted for BERT
+    tokens: Tensor  # (B, 1+N) int64, `<s>` first. For BERT they are corrupted
     domains: Tensor  # (B,) int64, index in the stream of each row's domain
     positions: Tensor  # (B, K) int64, columns of `tokens` whose hidden state predicts a target
     targets: Tensor  # (B, K) int64
     rows: int  # of the whole batch, over all micro-batches and processes
-    memory_rows: int  # of this part, from the memory of earlier domains; they come last
+    memory_rows: int  # rows of this part from the memory of earlier domains. They come last
     source: int = 0  # its number in `Phase.sources`, where a step has several batches
     weight: float = 1.0  # of its mean loss in the step's loss
 
@@ -86,7 +86,7 @@ class Learner:
     Attributes:
         model: the model that is trained.
         named_parameters, parameters: those that the phase trains, in the model's order.
-        world: the processes that train together; `world.add_up` and `world.total` sum over them.
+        world: the processes that train together. `world.add_up` and `world.total` sum over them.
         autocast: the context in which a method's own forward passes belong. It is fp32's where
             training is in fp16, of which `accumulate` alone keeps small gradients.
         elapsed: how much of the budget is over in the step at hand.

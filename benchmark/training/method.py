@@ -48,7 +48,7 @@ class Source:
     # them, or "own": text that `make_rows` makes
     domain: str
     share: float = 1.0  # rows, as a share of training.batch_size
-    weight: float = 1.0  # factor of these rows' mean loss; the step's loss sums over the sources
+    weight: float = 1.0  # factor of these rows' mean loss. The step's loss sums over the sources
 
     @property
     def from_memory(self) -> bool:
@@ -67,18 +67,18 @@ class Phase:
     """
 
     name: str
-    share: float = 1.0  # of the stage's budget; the shares of a stage sum to 1
+    share: float = 1.0  # share of the stage's budget. The shares of a stage sum to 1
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
-    # whose text the rest is; "seen": of all so far, the new one too
+    # whose text the rest is. "seen" is of all domains so far, also the new one
     domain: Literal["new", "previous", "seen"] = "new"
     trains: bool = True  # False: batches go to on_batch(), no optimizer
     # several batches, in place of the one that `memory` and `domain` describe
     sources: tuple[Source, ...] = ()
-    # size of a second batch, of memory rows alone, as a share of the first; adjust_gradients
+    # size of a second batch, of memory rows alone, as a share of the first. adjust_gradients
     # receives it
     memory_batch: float = 0.0
-    schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
-    # factors of it by name (`part_names`); 0 freezes
+    schedule: Schedule | ScheduleName | None = None  # of the learning rate. None is the suite's
+    # factors of the learning rate by name (`part_names`). 0 freezes
     lr_multipliers: Mapping[str, float] = field(default_factory=dict)
     # the phase's end is evaluated and saved, and the next stage starts from the phase's beginning
     discard_after: bool = False
@@ -173,9 +173,9 @@ class LifelongMethod:
     search_space: ClassVar[Mapping[str, Sequence[Any]]] = {}
     # attributes that later steps and stages need: tensors, numbers, lists, dicts
     state: ClassVar[tuple[str, ...]] = ()
-    # its own, a record or a name; None: the suite's
+    # its own optimizer, a record or a name. None is the suite's
     optimizer: ClassVar[Optimizer | str | None] = None
-    # how likely a memory row is of each earlier domain; None: uniform
+    # how likely a memory row is of each earlier domain. None is uniform
     replay_weights: Sequence[float] | None = None
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
