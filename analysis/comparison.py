@@ -180,7 +180,7 @@ def _list_notes(
     yield (
         "B over A below 0 is a lower AP in B, B − A below 0 less forgetting in B, in "
         "perplexity. Mean of "
-        "the seeds that both have; one seed has no interval."
+        "the seeds that both have. One seed has no interval."
     )
     if incomparable:
         rows_in_words = ", ".join(incomparable)

@@ -80,7 +80,8 @@ class TrendFigure(FigureExhibit):
         for axis, points_of_rows in ends:
             figures.name_ends(axis, points_of_rows, labels, style_of)
         cut = (
-            "Open marks: before the first step of a stage, left out where they are above the panel"
+            "A hollow circle is the value before a stage's first step. It is left out where it is "
+            "above the panel"
         )
         return finish(
             figure,
@@ -124,15 +125,17 @@ def _draw_trend(
         # a line breaks where a stage begins, and an open mark is what growth has left there
         inside = mean.where(mean.between(*limits) & ~is_start)
         starts = line[is_start & mean.between(*limits)]
-        axis.plot(
-            starts["charged"],
-            starts["mean"],
-            "o",
-            color=colour,
-            markersize=3,
-            markerfacecolor="white",
-            zorder=order,
-        )
+        if len(starts):  # of no marks, a panel has no size
+            axis.plot(
+                starts["charged"],
+                starts["mean"],
+                "o",
+                color=colour,
+                markersize=3,
+                markerfacecolor="white",
+                zorder=order,
+                clip_on=False,
+            )
         # the last marker stands on the panel's edge
         axis.plot(
             charged,

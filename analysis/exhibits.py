@@ -219,7 +219,9 @@ def describe_size(study: Study) -> str:
             header = find_header(stage)
             size = Size(layers=header.layers, hidden_size=header.hidden_size)
             layers = "layer" if header.layers == 1 else "layers"
-            return f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
+            text = f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
+            is_ladder = len({*describe_ladder(run)}) > 1
+            return f"{text} Methods that do not grow keep this size." if is_ladder else text
     return ""
 
 
@@ -235,10 +237,15 @@ def to_files(table: Table) -> dict[str, bytes]:
 
 def describe_growth(run: RunRecords) -> str:
     """The growth of a suite in words, e.g. "BERT from L6_D384 to L12_D768"."""
-    model = run.line.config["model"]
-    sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
+    sizes = describe_ladder(run)
     span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"
-    return f"{model['architecture'].upper()} {span}"
+    return f"{run.line.config['model']['architecture'].upper()} {span}"
+
+
+def describe_ladder(run: RunRecords) -> list[str]:
+    """The sizes of a suite's ladder, e.g. "L6_D384"."""
+    ladder = run.line.config["model"]["ladder"]
+    return [f"L{size['layers']}_D{size['hidden_size']}" for size in ladder]
 
 
 def name_scores(study: Study) -> str:

@@ -358,7 +358,7 @@ def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, st
     if counts.min() < most:
         text += ", or of n"
     if spread:
-        text += f"; {spread}: lowest to highest seed, no confidence interval"
+        text += f". {spread.capitalize()}: lowest to highest seed, not a confidence interval"
     return labels, text
 
 

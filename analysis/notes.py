@@ -21,7 +21,8 @@ from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
-NAMED = 6  # rows or stages in a note, of which some tables have many
+NAMED = 6  # rows in a note, of which some tables have many
+WORST = 3  # stages in a note
 
 
 def collect_notes(study: Study) -> list[str]:
@@ -84,7 +85,7 @@ def warn_of_baselines(study: Study) -> list[str]:
             baseline = average_by_domain(scores, ["seed"]).iloc[0]
             phrases = _describe_rows_behind(models, baseline, titles)
             if phrases:
-                listed = "; ".join(phrases)
+                listed = ", and ".join(phrases)
                 lines.append(f"{where}The baseline {name} scores at least as high as {listed}.")
     return lines
 
@@ -202,7 +203,7 @@ def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     for suite in study.suites:
         name = study.called.get(suite, suite)
         commands.append(f"`python run_all.py run {name}`")
-    return [f"-- is not measured yet; {' or '.join(commands)} fills it in."]
+    return [f"-- is not measured yet. {' or '.join(commands)} fills it in."]
 
 
 def note_times(
@@ -377,11 +378,13 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
     columns = slowed[["row", "seed", "stage", "cores"]]
     places = []
     for row, seed, stage, share in columns.itertuples(index=False):
-        places.append(f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})")
+        places.append(f"{row}, seed {seed}, stage {titles[stage]} ({share:.0%})")
     lines = []
     if places:
-        listed = _shorten(places, "; ", "stages")
-        lines.append(f"Other programs took cores, so wall times do not compare: {listed}.")
+        lines.append(
+            f"Other programs took cores in {len(places)} of {len(stages)} stages, so wall times do "
+            f"not compare. The least share of their cores had {' / '.join(places[:WORST])}."
+        )
     timed = stages["unit"].map(lambda unit: UNITS[unit].is_wall_time) & stages["done"]
     short = timed & stages["cores"].isna() & (stages["seconds"] < MEASURABLE)
     if short.any():

@@ -150,8 +150,8 @@ def summarize(part: Study) -> list[str]:
     if len(ap_plus) > 1:
         least = " and ".join(ap_plus.index[ap_plus == ap_plus.min()])
         lines.append(
-            f"Forgotten, by AP⁺: {shorten_number(ap_plus[best])} with {best}; least with {least}, "
-            f"{shorten_number(ap_plus.min())}, and most with {ap_plus.idxmax()}, "
+            f"Forgotten, by AP⁺: {shorten_number(ap_plus[best])} with {best}. Least: {least}, "
+            f"{shorten_number(ap_plus.min())}. Most: {ap_plus.idxmax()}, "
             f"{shorten_number(ap_plus.max())}."
         )
     return lines

@@ -155,6 +155,19 @@ COLUMNS = {  # by the name of the measure
     "seconds_to_target": Column(f"Measured seconds to {TARGET}'s AP", lower=True),
     "tokens_to_target": Column(f"Tokens to {TARGET}'s AP", lower=True, digits=0),
 }
+DEFINITIONS = (
+    "log AP⁺: rise of an earlier domain's loss since the end of its own stage, in nats. With the "
+    "sign turned it is backward transfer.",
+    "Forgetting: rise of an earlier domain's loss over the best model before, in nats (Chaudhry et "
+    "al. 2018). It equals log AP⁺ where the best model was that of the domain's own stage.",
+    "Bits per byte: mean over the domains.",
+    "Forward transfer: how much better than by its unigram distribution a domain is predicted "
+    "before its own stage, in nats. Higher is better.",
+    "Mean AP: over the budget from the second domain on.",
+    f"Seconds and tokens to {TARGET}'s AP: what the last stage spends until AP stays at {TARGET}'s "
+    "final AP or below, mean of the seeds that get there. 0: AP is there before the first step. "
+    "never: no seed gets there.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,22 +187,13 @@ class LifelongTable(TableExhibit):
             for name, title in probes.items():
                 columns[f"{group} {name}"] = Column(title, group, True, digits)
         blocks = [self._make_block(part, columns, probes) for part in study.parts]
-        about = (
-            "log AP⁺, forgetting and transfer in nats, bits per byte a mean over the domains. "
-            "log AP⁺ with the sign turned is backward transfer. Forgetting is how much worse an "
-            "earlier domain is predicted than by the best of the models before (Chaudhry et al. "
-            "2018). Forward transfer is how much "
-            "better than by its unigram distribution a domain is predicted before its own stage. "
-            "Mean AP: over the budget from the second domain on. Seconds and tokens: from the "
-            f"begin of the last stage until AP stays at {TARGET}'s final one or below, "
-            "mean of the seeds that get there."
-        )
+        lines = [*DEFINITIONS]
         if SINCE_START in groups:
-            about += (
-                f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over "
+            lines.append(
+                f"{SINCE_START}: what was forgotten of a probe, the log of its perplexity over "
                 "the untouched one."
             )
-        exhibit = replace(self, reading=about)
+        exhibit = replace(self, reading=" ".join(lines))
         return exhibit.finish_measurements(study, [*columns.values()], blocks, [])
 
     def note_untimed(self, part: Study) -> Sequence[str]:
@@ -210,7 +214,7 @@ class LifelongTable(TableExhibit):
             compares = curve["timed"].all() or not _has_timed_budget(run)
             if run.row == TARGET and compares:
                 targets[run.seed] = curve["ap"].iloc[-1]
-        measured: dict[str, list[dict[str, float]]] = {run.row: [] for run in part.runs}
+        measured: dict[str, list[dict[str, float]]] = {row: [] for row in part.ranked_rows}
         for run, curve in pairs:
             target = np.nan
             if not part.apart & {run.row, TARGET}:
@@ -288,7 +292,7 @@ class TimeTable(TableExhibit):
 
     def _make_block(self, part: Study) -> Block:
         finished = {*part.finished["run"]}
-        measured: dict[str, list[metrics.TimeAverages]] = {run.row: [] for run in part.runs}
+        measured: dict[str, list[metrics.TimeAverages]] = {row: [] for row in part.ranked_rows}
         for run in part.runs:
             if run.id in finished:
                 measured[run.row].append(metrics.average_over_time(_make_perplexity_matrix(run)))
@@ -372,7 +376,7 @@ class UnitTable(TableExhibit):
         ranks = compared.rank(method="min")
         ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
         rows = []
-        for row in dict.fromkeys(run.row for run in part.runs):
+        for row in part.ranked_rows:
             cells = _make_unit_cells(row, values, ranks)
             rows.append(TableRow(row, tuple(cells)))
         return Block(self.choose_heading(part), tuple(rows), part.suite)
@@ -424,11 +428,15 @@ def _note_untimed_runs(part: Study) -> list[str]:
         contended: (shares < ENOUGH_CORES).sum(),
         short: shares.isna().sum(),
     }
-    return [
-        f"By measured wall time {count} of {len(shares)} runs are left out: {reason}."
-        for reason, count in reasons.items()
-        if count
-    ]
+    lines = []
+    for reason, count in reasons.items():
+        if count == len(shares):
+            lines.append(f"Measured wall times are left out of all runs: {reason}.")
+        elif count:
+            lines.append(
+                f"By measured wall time {count} of {len(shares)} runs are left out: {reason}."
+            )
+    return lines
 
 
 def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:

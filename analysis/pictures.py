@@ -141,7 +141,7 @@ def _describe_last_stage(matrices: Sequence[tuple[str, pd.DataFrame]]) -> str:
     for row, matrix in matrices:
         end = matrix.dropna(how="all").tail(1).to_numpy().flat
         lines.append(f"{row} {', '.join(map(figures.shorten_number, end))}")
-    return f"After the last stage, of each text in order: {'; '.join(lines)}."
+    return f"After the last stage, of each text in order. {'. '.join(lines)}."
 
 
 def _describe_colours(study: Study) -> str:
@@ -150,8 +150,9 @@ def _describe_colours(study: Study) -> str:
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     average = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
     return (
-        f"Perplexity, {average}; the same colours in all panels, logarithmic, "
-        "over a factor of ten at most"
+        f"Numbers are perplexities, {average}. Lines: after which stage. Columns: on which text. "
+        "A frame marks the stage's own domain. A higher number below a frame is forgetting. "
+        "Colours are the same in all panels, logarithmic, over a factor of ten at most"
     )
 
 

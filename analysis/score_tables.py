@@ -58,6 +58,11 @@ class ScoreTable(TableExhibit):
             titles[""] = study.whole_task
         blocks = self._make_blocks(study, titles)
         footnotes = _describe_scores(pd.concat([study.scores, study.probes]), titles)
+        if study.whole_task and any(run.reads_domain for run in study.runs):
+            footnotes.append(
+                f"{study.whole_task}: each text has the prompt of the last domain, so no model is "
+                "told the answer."
+            )
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
 
     def _make_blocks(self, study: Study, titles: Titles) -> list[Block]:
@@ -76,7 +81,7 @@ class ScoreTable(TableExhibit):
         """The blocks of a suite: heading, and the lines in it."""
         selection = self.only.get(part.suite, ())
         counts = {run.row: len(run.domains) for run in part.runs}
-        rows = [row for row in counts if not selection or row in selection]
+        rows = [row for row in part.ranked_rows if not selection or row in selection]
         last = len(part.runs[0].domains) - 1
         lines = []
         for row in rows:
@@ -337,7 +342,7 @@ def _describe_scores(scores: pd.DataFrame, titles: Titles) -> list[str]:
         if domain in tasks.index:
             metric = tasks["metric"][domain].replace("_", "-")
             texts.append(f"{title}: {tasks['task'][domain]} ({metric})")
-    note = f"Tasks: {'; '.join(texts)}."
+    note = f"Tasks: {', '.join(texts)}."
     counts = scores[scores["protocol"] == "finetune"]["finetuning_seeds"]
     if not len(counts):
         return [f"{note} {PROBES}."]

@@ -117,8 +117,8 @@ def _describe_undecided(claims: int, seeds: int) -> str:
     present = "one seed" if seeds == 1 else f"{seeds} seeds"
     fewest = count_fewest_seeds(2 * claims)
     return (
-        f"None of {claims} claims can be decided with {present}; together they need at least "
-        f"{fewest}."
+        f"None of {claims} claims can be decided with {present}. Together they need at least "
+        f"{fewest}, such as --seeds {','.join(map(str, range(fewest)))}."
     )
 
 
@@ -194,19 +194,16 @@ def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
         "Held: every comparison of the claim is significant. Not held: one is significantly the "
         "other way. Both are "
         f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in "
-        f"{'about' if claims == 1 else 'at most'} {ERRORS:.0%} of cases, if seeds are independent: "
-        "what they "
-        "share, such as an order of domains, a memory or a test text, is not covered "
-        "(docs/statistics.md). Effect, "
-        "interval and seeds are those of the weakest comparison, paired by pre-training seed and "
-        "not corrected; Paper "
-        "is the weakest one in the printed numbers. Decidable from: the true distance from the "
-        "bound at which these "
-        "seeds would have decided the weakest comparison, taken alone, with probability "
-        f"{POWER:.0%}.",
-        f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}; after every "
-        "domain or stage means "
-        f"after {', '.join(titles)}.",
+        f"{'about' if claims == 1 else 'at most'} {ERRORS:.0%} of cases, if seeds are independent. "
+        "What they share, such as an order of domains, a memory or a test text, is not covered "
+        "(docs/statistics.md).",
+        "Effect, interval and seeds are those of the weakest comparison, which has the largest p. "
+        "It is paired by pre-training seed. The interval is not corrected, and "
+        "p is. Paper is the weakest comparison in the printed numbers. Decidable from: the true "
+        "distance from the bound at which these seeds would have decided the weakest comparison, "
+        f"taken alone, with probability {POWER:.0%}.",
+        f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}. After every "
+        f"domain or stage means after {', '.join(titles)}.",
     ]
     comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
     if any(comparison.text_variance for comparison in comparisons):
@@ -257,7 +254,8 @@ def _compare_order(
     interval = "" if math.isnan(low) else f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
     tau = f"Kendall's τ with the paper's is {np.mean(taus):.2f}"
     seeds_in_words = f"mean over {len(seeds)} seeds{interval}" if len(seeds) > 1 else "one seed"
-    text = f"Order of {methods} methods by {words}: {tau} ({seeds_in_words})."
+    order = f"Order by {words} of the {methods} methods that the paper prints"
+    text = f"{order}: {tau} ({seeds_in_words})."
     return [text.replace("-", "−")]
 
 
@@ -284,7 +282,7 @@ def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
     if not titles:
         return []
     suites = " and ".join(titles)
-    return [f"Paper: where it prints nothing of {part.suite}, its numbers of {suites} stand."]
+    return [f"The paper prints no numbers of {part.suite}. Those of {suites} stand for them."]
 
 
 # by the paper's main table: that of its suites with other budgets

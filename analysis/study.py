@@ -265,6 +265,17 @@ class Study:
     def suites(self) -> list[str]:
         return list(dict.fromkeys(run.suite for run in self.runs))
 
+    @cached_property
+    def ranked_rows(self) -> list[str]:
+        """Its rows, the lowest mean AP after the last domain first.
+
+        Rows that have not ended come last, in the suite's order.
+        """
+        last = max((len(run.domains) for run in self.runs), default=0) - 1
+        final = self.ends[self.ends["stage"] == last].groupby("row")["ap"].mean()
+        rows = dict.fromkeys(run.row for run in self.runs)
+        return sorted(rows, key=lambda row: final.get(row, np.inf))
+
     def list_runs(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 

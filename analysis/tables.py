@@ -72,6 +72,11 @@ class Cell:
         return MISSING if self.missing else ""
 
     @property
+    def is_filled(self) -> bool:
+        """Whether anything stands in it."""
+        return bool(self.number or self.printed)
+
+    @property
     def spread(self) -> str:
         return format_number(self.sd, self.digits) if math.isfinite(self.sd) else ""
 
@@ -141,8 +146,16 @@ class Table:
 
     @property
     def shown(self) -> Table:
-        """The table with those of its columns that have room on a page."""
-        has_room = [not column.in_csv_alone for column in self.columns]
+        """The table with those of its columns that have room on a page, and anything in them."""
+        rows_of_cells = [row.cells for block in self.blocks for row in block.rows]
+        is_empty = [
+            bool(rows_of_cells) and not any(cells[place].is_filled for cells in rows_of_cells)
+            for place in range(len(self.columns))
+        ]
+        has_room = [
+            not (column.in_csv_alone or empty)
+            for column, empty in zip(self.columns, is_empty, strict=True)
+        ]
         if all(has_room):
             return self
         blocks = []
@@ -152,9 +165,12 @@ class Table:
                 cells = tuple(compress(row.cells, has_room))
                 rows.append(replace(row, cells=cells))
             blocks.append(replace(block, rows=tuple(rows)))
-        note = f"{sum(has_room)} of {len(has_room)} columns; the CSV file has all."
         columns = tuple(compress(self.columns, has_room))
-        return replace(self, columns=columns, blocks=tuple(blocks), notes=(*self.notes, note))
+        notes = self.notes
+        if any(column.in_csv_alone for column in self.columns):
+            note = f"{len(columns)} of {len(self.columns)} columns. The CSV file has all."
+            notes = (*notes, note)
+        return replace(self, columns=columns, blocks=tuple(blocks), notes=notes)
 
     @property
     def has_printed(self) -> bool:

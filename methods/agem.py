@@ -1,6 +1,6 @@
 """A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019).
 
-Take it where forgetting is to be kept off by gradients alone; beside replay it gives little.
+Take it where gradients alone are to prevent forgetting. Beside replay it gives little.
 
 "Efficient lifelong learning with A-GEM", arXiv 1812.00420.
 

@@ -1,6 +1,6 @@
 """ELLE with exact growth: the grown model computes what the old one did.
 
-Take it to grow without a fall at each stage; with a start model above all.
+Take it to grow without a fall at each stage, above all with a start model.
 
 It does so as far as its architecture allows.
 

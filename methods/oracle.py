@@ -1,6 +1,6 @@
 """Oracle: for each domain a model that is trained anew on all domains up to it.
 
-Take it as what starting over with all text would reach; it costs the most.
+Take it as what starting over with all text would reach. It costs the most.
 
 Other methods are measured against it.
 

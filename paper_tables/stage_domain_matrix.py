@@ -4,6 +4,6 @@ from analysis.pictures import MatrixFigure
 
 EXHIBIT = MatrixFigure(
     label="fig:stage_domain_matrix",
-    caption="Perplexity of each domain, and of each probe, after each stage.",
+    caption="Perplexity on each domain after each stage.",
     blocks={},
 )

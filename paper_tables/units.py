@@ -4,7 +4,7 @@ from analysis.perplexity_tables import UnitTable
 
 EXHIBIT = UnitTable(
     label="table:units",
-    caption="AP when every row has spent the same in the last stage, by what is held equal.",
+    caption="AP after equal wall time, steps, tokens or FLOPs in the last stage.",
     reading="Ranks are of the means, and not tested.",
     blocks={},
 )

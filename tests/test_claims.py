@@ -376,7 +376,7 @@ def test_scorecard_of_synthetic_runs(demo):
     )
     heads = shown["ELLE's heads attend as their ancestors do, more than as other heads do."]
     assert (heads["Verdict"], heads["Effect"]) == ("held", "+0.30")
-    assert any("Order of 8 methods by final AP" in note for note in table.notes)
+    assert any("Order by final AP of the 8 methods" in note for note in table.notes)
     assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
     assert any("'Growing from BERT L6_D384 to L12_D768'" in note for note in table.notes)
     same = Study("demo", demo.runs, printed={"demo": "bert_base"})

@@ -104,7 +104,7 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     synthetic.write(tmp_path, "demo", seeds=seeds)
     figure = synthetic.load(name).draw(Study("demo", load_runs(tmp_path, "demo")))
     spread = "band" if name == "trend_main" else "bar"
-    says = re.search(rf"\b{spread}: .*\blowest\b.*\bhighest\b", said(figure))
+    says = re.search(rf"(?i)\b{spread}: .*\blowest\b.*\bhighest\b", said(figure))
     assert bool(says) == (seeds > 1)
     assert (" 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
 
@@ -223,7 +223,7 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
         first_stage[early] = structs.replace(first_stage[early], perplexity=spike.perplexity)
     figure = synthetic.load("trend_main").draw(Study("demo", study.runs))
     assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
-    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Open marks: " in said(
+    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "hollow circle" in said(
         figure
     )
 

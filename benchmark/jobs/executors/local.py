@@ -218,9 +218,9 @@ def _describe_start(plan: Plan) -> str:
     if not plan.wanted:
         return f"{plan.suite.name}: nothing to train in {plan.runs}: {describe_sweep(plan.states)}"
     return (
-        f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and "
-        f"checkpoints go to {plan.runs}; Ctrl-C stops after a checkpoint, and the same command "
-        "goes on"
+        f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs. Records and "
+        f"checkpoints go to {plan.runs}. Ctrl-C stops after a checkpoint, and the same command "
+        "continues."
     )
 
 
@@ -229,9 +229,9 @@ def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
     if failed or plan.left_out:
         print(
             f"{len(failed)} failed, for the reasons that their lines above say, and "
-            f"{len(plan.left_out)} runs before; "
-            f"tracebacks of runs are in {plan.runs}/suites/{plan.suite.name}; mend that, and the "
-            "same command with --retry-failed goes on",
+            f"{len(plan.left_out)} runs before. Tracebacks of runs are in "
+            f"{plan.runs}/suites/{plan.suite.name}. Mend that, and the same command with "
+            "--retry-failed continues.",
             file=sys.stderr,
         )
         return FAILED
