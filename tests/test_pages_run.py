@@ -39,6 +39,8 @@ REPLACED = {
 # Commands that are not run, by their beginning, and why.
 NOT_RUN = {
     "source .venv/bin/activate": "each line here has a shell of its own, which has .venv's python",
+    "python3 -m venv": "the test has its own .venv",
+    ".venv/bin/python -m pip install": "it would install packages",
     "python run_all.py check er": "adding_a_method.md checks a method of its own",
     "make test": "it would run itself",
     "make check": "it checks this code, and not what it does; .ci/run calls it",
