@@ -160,7 +160,7 @@ PLACES = {
         f'extends = "bert_base"\nmodel.ladder = [{", ".join([RUNG] * 3)}]\n{{block}}',
     ),
     ("your_own_text.md", "document_mask"): Place("masked.toml"),
-    ("your_own_text.md", "on_error"): Place("skipping.toml"),
+    ("your_own_text.md", "on_error"): Place("mine_skip.toml"),
     ("your_own_text.md", "weight = "): Place("mixed.toml"),
     ("your_own_text.md", "replay = "): Place("replaying.toml"),
 }
