@@ -22,7 +22,6 @@ from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
 NAMED = 6  # rows in a note, of which some tables have many
-WORST = 3  # stages in a note
 
 
 def collect_notes(study: Study) -> list[str]:
@@ -383,7 +382,7 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
     if places:
         lines.append(
             f"Other programs took cores in {len(places)} of {len(stages)} stages, so wall times do "
-            f"not compare. The least share of their cores had {' / '.join(places[:WORST])}."
+            f"not compare. Fewest of its cores had {places[0]}."
         )
     timed = stages["unit"].map(lambda unit: UNITS[unit].is_wall_time) & stages["done"]
     short = timed & stages["cores"].isna() & (stages["seconds"] < MEASURABLE)

@@ -1,4 +1,4 @@
-"""Infinite learning rate: it never runs out, and a branch per stage is annealed (Ibrahim et al. 2024).
+"""Infinite learning rate: it never ends, and a branch per stage is annealed (Ibrahim et al. 2024).
 
 Take it where nobody knows how long the stream will be.
 

@@ -62,8 +62,8 @@ class Phase:
     Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper).
     `lr_multipliers` maps patterns such as "layers.0.*" to factors. The first that fits a parameter
     decides.
-    With `optimizer="carry"` the first phase that trains continues the previous stage's optimizer,
-    and the stage keeps its own. Use it in every stage, the first one too, or in none.
+    With `optimizer="carry"` the first training phase of a stage starts from the optimizer state
+    that the previous stage ended with. Set it in every stage, also in the first, or in none.
     """
 
     name: str
