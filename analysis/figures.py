@@ -305,6 +305,8 @@ def finish(figure: CaptionedFigure, *sentences: str) -> CaptionedFigure:
             handles[textwrap.fill(label, 40)] = handle
     text = ". ".join(filter(None, sentences)).replace(".. ", ". ").rstrip(".")
     figure.sentences = f"{text}." if text else ""
+    if not handles:
+        return figure
     width = max(figure.get_figwidth(), 3.4)
     lines = [line for label in handles for line in label.split("\n")]
     longest = max(map(len, lines), default=0)
