@@ -3,8 +3,8 @@
 `PYTHONPATH=. python results/open_text/build_text.py data/open_text`
 
 pins/sources.toml names the archives by file and sha256, and says what each domain takes from them.
-pins/built.json holds the checksums of what is built. The text comes to the same bytes on every machine:
-other bytes are an error.
+pins/built.json holds the checksums of what is built. The text comes to the same bytes on every
+machine. Other bytes are an error.
 """
 
 from __future__ import annotations
