@@ -17,8 +17,9 @@ from typing import Any, get_args
 from benchmark.settings.base import ConfigError, validate
 from benchmark.settings.load import expand, load_study
 from benchmark.settings.names import find_equal_labels, list_suite_names
+from benchmark.settings.optimizers import Optimizer
 from benchmark.settings.suite import Row, RunConfig, Suite
-from benchmark.training.method import Group, LifelongMethod
+from benchmark.training.method import Group, LifelongMethod, find_own_optimizer
 
 
 def list_names() -> list[str]:
@@ -142,7 +143,7 @@ def list_runs(
     what followed from that model. Raises ConfigError where it does not know, too.
     """
     rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
-    runs = expand(suite, rows, seeds or suite.seeds)
+    runs = expand(suite, rows, seeds or suite.seeds, _find_own_optimizer)
     configs = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in configs):
         return configs
@@ -158,6 +159,14 @@ def list_runs(
                 raise
             resolved.append(found)
     return resolved
+
+
+def _find_own_optimizer(row: Row) -> Optimizer | None:
+    method = build(row.method, row.options)
+    try:
+        return find_own_optimizer(method)
+    except ValueError as error:
+        raise ConfigError(f"methods/{row.method}.py: optimizer: {error}") from None
 
 
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:

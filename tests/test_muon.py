@@ -4,7 +4,8 @@ architectures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.conformance import make_tiny_config
 from benchmark.models.transformer import build
+from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe
 from benchmark.settings.load import load_suite
 from benchmark.settings.optimizers import find_optimizer
@@ -148,3 +150,62 @@ def test_suites_with_muon_take_maps_apart(tmp_path: Path) -> None:
     settings = {"training.optimizer": "muon", "training.fused_maps": "whole"}
     [run, *_] = methods.list_runs(load_suite(str(tmp_path / "tiny.toml"), settings))
     assert "fused_maps" not in describe(run, "weights")["training"]
+
+
+OWN = """
+from dataclasses import dataclass
+
+from benchmark.training.method import LifelongMethod
+
+
+@dataclass
+class Own(LifelongMethod):
+    title = "Own"
+
+    optimizer: str = "muon"  # the kind
+"""
+ROWS = """
+extends = "tiny.toml"
+methods = ["own", "naive"]
+[[rows]]
+name = "sgd"
+method = "own"
+options.optimizer = "sgd"
+[[rows]]
+name = "said"
+method = "own"
+set = { training.decay = "all", "training.fused_maps" = "whole" }
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A suite with rows of a method that brings its own optimizer."""
+    write(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "rows.toml").write_text(ROWS)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    yield tmp_path / "rows.toml"
+    sys.modules.pop("methods.own")
+    methods.find.cache_clear()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_defaults_follow_the_optimizer_that_trains(optimizer: str, suite: Path) -> None:
+    """By hand: a method's own optimizer goes before the suite's, and what a row says before both.
+    A table in a row's `set` overrides its section key by key.
+    """
+    runs = methods.list_runs(load_suite(str(suite), {"training.optimizer": optimizer}))
+    found = {run.row: (run.training.fused_maps, run.training.decay) for run in runs}
+    muon = ("apart", "matrices")
+    other = ("whole", "all")
+    naive = muon if optimizer == "muon" else other
+    assert found == {"Own": muon, "Naive": naive, "sgd": other, "said": other}
+    assert {run.training.batch_size for run in runs} == {10}
+
+
+def test_a_method_with_an_unknown_optimizer_is_named(suite: Path) -> None:
+    """Oracle: the message names the file and the value."""
+    suite.write_text(ROWS.replace('"sgd"', '"moun"'))
+    with pytest.raises(ConfigError, match=r"methods/own\.py: .*'moun'"):
+        methods.list_runs(load_suite(str(suite)))

@@ -55,7 +55,13 @@ from benchmark.training.batch_parts import check_method, check_shares
 from benchmark.training.clock import count_flops
 from benchmark.training.declaration import plan_stage
 from benchmark.training.evaluate import measure_perplexities
-from benchmark.training.method import Build, LifelongMethod, Phase, StreamInfo
+from benchmark.training.method import (
+    Build,
+    LifelongMethod,
+    Phase,
+    StreamInfo,
+    find_own_optimizer,
+)
 from benchmark.training.processes import HELD_BACK, Sources, World, join, start_fork_server
 from benchmark.training.run import Run
 
@@ -100,8 +106,10 @@ class TinyRuns:
 
         It has 8 rows a batch, or more where two halves of 8 cannot hold its shares of memory.
         """
+        optimizer = find_own_optimizer(self.make_method())
+        recipe = optimizer.defaults if optimizer else {}
         for rows in (8, 20, 100):
-            of_rows = {"batch_size": rows, **training}
+            of_rows = {"batch_size": rows, **recipe, **training}
             config = make_tiny_config(self.name, architecture, seed, dropout, **of_rows)
             with contextlib.suppress(ConfigError):
                 check_method(config, self.make_method(), processes=2)

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from benchmark.settings.base import (
     validate,
 )
 from benchmark.settings.names import ROOT, SUITES, list_executor_names, list_suite_names
-from benchmark.settings.suite import Row, RunConfig, Size, Suite
+from benchmark.settings.optimizers import Optimizer, find_optimizer
+from benchmark.settings.suite import Row, RunConfig, Size, Suite, Training
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,10 +102,16 @@ def load_study(study: Path) -> list[Suite]:
     return [load_suite(str(file), words=[(place / file.name).as_posix()]) for file in files]
 
 
-def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
+def expand(
+    suite: Suite,
+    rows: Iterable[Row],
+    seeds: Iterable[int],
+    find_own_optimizer: Callable[[Row], Optimizer | None] = lambda row: None,
+) -> list[RunConfig]:
     """One RunConfig for each row and seed.
 
-    Row names are resolved already (see `methods.list_rows`). Raises ConfigError for a row's
+    Row names are resolved already (see `methods.list_rows`). `find_own_optimizer` says which
+    optimizer a row's method brings, None where it takes the suite's. Raises ConfigError for a row's
     override that breaks the suite's rules, or is of a key that no run has.
     """
     keys = (*SHARED, *list_executor_names())
@@ -112,20 +119,24 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(shared)
-        for key, value in row.set.items():
+        overrides = _list_overrides(row, content)
+        for key, value in overrides.items():
             if key.partition(".")[0] not in keys:
                 raise ConfigError(
                     f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set "
                     f"{', '.join(keys)}"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
-        _set_defaults_of_recipes(suite, row, content)
         # through Suite, so that a row's overrides are held against the same rules
         content |= {"name": suite.name, "title": suite.title}
         place = f"suite {suite.name!r}, row {row.name!r}"
         checked = validate(Suite, list_rungs(content, place), place)
+        training = _set_defaults_of_recipes(
+            suite, overrides, checked, find_own_optimizer(row), place
+        )
         for seed in seeds:
             resolved = {key: getattr(checked, key) for key in SHARED}
+            resolved["training"] = training
             if suite.order == "permute":
                 resolved |= _permute(checked, seed)
             run = RunConfig(
@@ -144,23 +155,42 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     return runs
 
 
-def _set_defaults_of_recipes(suite: Suite, row: Row, content: Mapping[str, Any]) -> None:
-    """Give a row the defaults of published recipes, and not the paper's, where it says nothing.
+def _list_overrides(row: Row, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row sets, by dotted keys.
 
-    Decay would pull the gains of a published model's norms to 0. Muon takes maps apart, so that it
-    is the same optimizer whether they share a matrix or not. `content` is the row's.
+    `training.decay = "all"` without quotes is a table in TOML, which overrides a section of
+    `content` key by key, as `extends` does.
     """
-    training = content["training"]
-    settings = {*suite.training.model_fields_set}
-    settings |= {key.removeprefix("training.") for key in row.set}
-    defaults = {}
-    if training["optimizer"] == "muon":
-        defaults["fused_maps"] = "apart"
-    if defaults or content["model"]["start"]:
+    overrides = {}
+    for key, value in row.set.items():
+        if isinstance(value, dict) and isinstance(content.get(key), dict):
+            overrides |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
+        else:
+            overrides[key] = value
+    return overrides
+
+
+def _set_defaults_of_recipes(
+    suite: Suite,
+    overrides: Iterable[str],
+    checked: Suite,
+    own: Optimizer | None,
+    place: str,
+) -> Training:
+    """The training of a row with defaults of published recipes where its suite says nothing.
+
+    Decay would pull the gains of a published model's norms to 0. `checked` is the suite with what
+    the row overrides, by these keys, `own` the optimizer that its method brings.
+    """
+    said = {*suite.training.model_fields_set}
+    said |= {key.removeprefix("training.") for key in overrides}
+    optimizer = own or find_optimizer(checked.training.optimizer)
+    defaults = dict(optimizer.defaults)
+    if checked.model.start:
         defaults["decay"] = "matrices"
-    for name, value in defaults.items():
-        if name not in settings:
-            training[name] = value
+    unsaid = {name: value for name, value in defaults.items() if name not in said}
+    content = checked.training.model_dump(mode="json")
+    return validate(Training, {**content, **unsaid}, f"{place}: optimizer {optimizer.name!r}")
 
 
 class LadderRule(Settings):

@@ -48,6 +48,8 @@ class Optimizer:
     parts: tuple[Part, ...]
     # with their values, where a suite says nothing else
     options: Options = field(default_factory=dict)
+    # settings of `training` as recipes with it have them, where a suite says nothing
+    defaults: Options = field(default_factory=dict)
     # whether a step looks at whole matrices, which `training.shard` spreads
     needs_full_weights: bool = False
 
@@ -121,6 +123,8 @@ OPTIMIZERS = {
             # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu
             # et al. 2025)
             {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
+            # so that it is the same optimizer whether maps share a matrix or not
+            defaults={"fused_maps": "apart", "decay": "matrices"},
             needs_full_weights=True,
         ),
         Optimizer(

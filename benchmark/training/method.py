@@ -270,12 +270,21 @@ class LifelongMethod:
         """
 
 
+def find_own_optimizer(method: LifelongMethod) -> Optimizer | None:
+    """The kind of optimizer that a method brings; None where it trains with the suite's.
+
+    Raises ValueError for a name that is none.
+    """
+    kind = method.optimizer
+    return find_optimizer(kind) if isinstance(kind, str) else kind
+
+
 def choose_optimizer(method: LifelongMethod, training: Training) -> Optimizer:
     """The kind of optimizer that a method's phases train with, with its options."""
-    kind = method.optimizer
-    if kind is None:
+    own = find_own_optimizer(method)
+    if own is None:
         return find_optimizer(training.optimizer).replace_options(training.optimizer_options)
-    return find_optimizer(kind) if isinstance(kind, str) else kind
+    return own
 
 
 # methods.build: this room must not import methods
