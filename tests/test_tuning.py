@@ -113,3 +113,22 @@ def test_a_rate_is_scaled_in_every_stage() -> None:
     assert row.set[RATE] == pytest.approx(
         [rate * factor for rate in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)]
     )
+
+
+def test_what_a_suite_says_is_said_in_its_search_and_its_tuned_suite(suite: Path) -> None:
+    """Oracle: the rows of the suite itself. It says what the optimizer would not choose; and it
+    says nothing of what the optimizer does choose.
+    """
+    for said in ({"training.fused_maps": "whole", "training.decay": "all"}, {}):
+        whole = load_suite(str(suite), {"training.optimizer": "muon", **said})
+        expected = [
+            (run.training.fused_maps, run.training.decay) for run in methods.list_runs(whole)
+        ]
+        searching = search(whole, 1)
+        perplexities = {row.name: 1.0 for row in searching.rows}
+        tuned = tuning.pick(whole, methods.list_rows(whole), searching, perplexities)
+        for written in (searching, tuned):
+            path = suite.parent / f"{written.name}.toml"
+            tuning._write(path, written, "a comment")
+            runs = methods.list_runs(load_suite(str(path)))
+            assert [(run.training.fused_maps, run.training.decay) for run in runs] == expected

@@ -103,10 +103,12 @@ def make_search(
             update = {"name": f"{row.name} {number}", "set": settings}
             trials.append(trial.model_copy(update=update))
     content = suite.model_dump()
+    content["training"] = suite.training.model_dump(exclude_unset=True)
     for path in OF_STAGES:
         section, _, key = path.rpartition(".")
         place = content[section] if section else content
-        place[key] = _take_first(place[key])
+        if key in place:
+            place[key] = _take_first(place[key])
     names = [domain["name"] for domain in content["domains"]]
     tokenizer = content["tokenizer"]
     tokenizer["domains"] = [name for name in tokenizer["domains"] if name in names]
@@ -240,6 +242,9 @@ def _scale_rate(value: PerStage, factor: float) -> PerStage:
 def _write(path: Path, suite: Suite, comment: str) -> None:
     """Write a suite's file, with a comment at its head."""
     content = suite.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    # a setting that is said to be the default is not what an optimizer's recipe has in its place
+    said = suite.training.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    content["training"] = said
     lines = [f"# {comment}"]
     for key, value in content.items():
         if key != "rows":
