@@ -9,11 +9,10 @@ L at once: with B tokens a step, T steps, and N parameters before and after, the
     6 B T (tau N_small + (1 - tau) N_large).
 
 A zero-layer network gets new layers with random weights. Of a one-layer network each new layer is a
-copy, theta_l = theta_1 for l <= L. Nothing is rescaled: rates carry over from one
-depth to the other, as the paper finds of models whose weights begin as init = "scaled" draws them
-(nothing here tests it), and the optimizer goes
-on, new layers with empty moments, copies with their own. The rate stays at its peak until it decays
-at the end (WSD), so that expansion falls into its stable part:
+copy, theta_l = theta_1 for l <= L. Nothing is rescaled: rates carry over from one depth to the
+other, as the paper finds of models whose weights begin as init = "scaled" draws them (nothing here
+tests it). The optimizer goes on: drawn layers have no moments, copies those of theta_1. The rate
+stays at its peak until it decays at the end (WSD), so that expansion falls into its stable part:
 
     eta = eta_max min(1, n / w, (1 - n) / d) at the share n of the stream, with w, d of the options.
 
