@@ -273,7 +273,9 @@ def upgrade(options: argparse.Namespace) -> int:
 
 
 def list_names(options: argparse.Namespace) -> int:
-    """Print the names of all methods, say, each with what its file says of it.
+    """Print the names of all methods, say, each with what it is and why one would take it."""
+    if options.kind == "optimizers":
+        from benchmark.settings.optimizers import list_optimizers
 
     That is its first line, and why one would take it. Without a kind, all kinds are printed.
     """
@@ -308,6 +310,12 @@ def describe_names(kind: str) -> Iterator[str]:
         yield f"{name:28}{names.read_first_line(files.get(name))}".rstrip()
         if reason := names.read_reason(files.get(name)):
             yield f"{'':28}{reason}"
+
+
+def print_entry(name: str, meaning: str, reason: str) -> None:
+    print(f"{name:28}{meaning}".rstrip())
+    if reason:
+        print(f"{'':28}{reason}")
 
 
 def track(options: argparse.Namespace) -> int:

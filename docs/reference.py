@@ -13,6 +13,7 @@ from pathlib import Path
 from analysis import catalogue
 from benchmark.settings import names
 from benchmark.settings.command_line import COMMANDS, OPTIONS
+from benchmark.settings.optimizers import OPTIMIZERS
 
 ROOT = Path(__file__).parent.parent
 NOTE = "<!-- rendered by `python -m docs.reference`: change the code, not this page -->"
@@ -125,14 +126,21 @@ def _name_value(settings: dict[str, object]) -> str:
 
 
 def render_lists() -> str:
-    """All methods, suites, tables and architectures, each with the first line of its file."""
+    """All that `list` names: what it is, and why one would take it."""
     parts = ["# Methods and suites", NOTE]
     parts.append("`python run_all.py list methods` prints the first of these lists.")
+    tables = {}
     for title, (folder, pattern) in LISTS.items():
         files = sorted(file for file in folder.glob(pattern) if not file.stem.startswith("_"))
-        rows = [f"| `{file.stem}` | {_read_title(file)} |" for file in files]
-        parts.append(f"## {title}")
-        parts.append("\n".join(["| name | what it is |", "| :-- | :-- |", *rows]))
+        tables[title] = [
+            f"| `{file.stem}` | {_read_title(file)} | {names.read_reason(file)} |" for file in files
+        ]
+    tables["Optimizers"] = [
+        f"| `{kind.name}` | {kind.described} | {kind.reason} |" for kind in OPTIMIZERS.values()
+    ]
+    header = ["| name | what it is | when to take it |", "| :-- | :-- | :-- |"]
+    for title, rows in tables.items():
+        parts += [f"## {title}", "\n".join([*header, *rows])]
     return "\n\n".join(parts) + "\n"
 
 

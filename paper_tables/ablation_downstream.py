@@ -1,4 +1,7 @@
-"""Table 4 of the paper: ELLE's parts, one by one, downstream."""
+"""Table 4 of the paper: ELLE's parts, one by one, downstream.
+
+Take it to see which part of ELLE its downstream scores need.
+"""
 
 from analysis.score_tables import ScoreTable
 

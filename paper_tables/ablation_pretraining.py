@@ -1,4 +1,7 @@
-"""Table 3 of the paper: ELLE's parts, one by one, in pre-training."""
+"""Table 3 of the paper: ELLE's parts, one by one, in pre-training.
+
+Take it to see which part of ELLE its perplexity needs.
+"""
 
 from analysis.perplexity_tables import PerplexityTable
 

@@ -1,4 +1,7 @@
-"""The three ladders with their training settings (appendix of the paper)."""
+"""The three ladders with their training settings (appendix of the paper).
+
+Take it to print what a comparison trained, as an appendix does.
+"""
 
 from analysis.setting_tables import ArchitectureTable
 

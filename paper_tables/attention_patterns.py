@@ -1,4 +1,7 @@
-"""Figure fig:attn_similar of the paper: heads attend as the earlier heads they came from."""
+"""Figure fig:attn_similar of the paper: heads attend as the earlier heads they came from.
+
+Take it to see whether copied heads still attend as what they were copied from.
+"""
 
 from analysis.pictures import AttentionFigure
 

@@ -1,4 +1,7 @@
-"""Half the train wall time, and a memory of a sixth: pre-training (appendix of the paper)."""
+"""Half the train wall time, and a memory of a sixth: pre-training (appendix of the paper).
+
+Take it to see whether perplexities hold with less time or memory.
+"""
 
 from analysis.perplexity_tables import PerplexityTable
 

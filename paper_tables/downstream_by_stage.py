@@ -1,4 +1,7 @@
-"""Downstream scores of every method's model after every stage (appendix of the paper)."""
+"""Downstream scores of every method's model after every stage (appendix of the paper).
+
+Take it to see after which stage a task's score was won or lost.
+"""
 
 from analysis.score_tables import StageScoreTable
 

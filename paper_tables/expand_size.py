@@ -1,4 +1,7 @@
-"""How many layers and heads to add for each of three domains (appendix of the paper)."""
+"""How many layers and heads to add for each of three domains (appendix of the paper).
+
+Take it to choose how much to grow at a time.
+"""
 
 from analysis.perplexity_tables import PerplexityTable
 

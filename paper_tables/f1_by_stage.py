@@ -1,5 +1,7 @@
 """Figure fig:avg_f1 of the paper: downstream scores after each stage.
 
+Take it for the scores after each stage as curves.
+
 A panel is a task, and one is for their average.
 """
 

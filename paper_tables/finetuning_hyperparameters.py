@@ -1,4 +1,7 @@
-"""The settings of fine-tuning on each task (appendix of the paper)."""
+"""The settings of fine-tuning on each task (appendix of the paper).
+
+Take it to print how models were fine-tuned, as an appendix does.
+"""
 
 from analysis.setting_tables import HyperparameterTable
 

@@ -1,4 +1,7 @@
-"""The ladders of growing in width only, in depth only, and in both (appendix of the paper)."""
+"""The ladders of growing in width only, in depth only, and in both (appendix of the paper).
+
+Take it to print the ladders of a study of growth.
+"""
 
 from analysis.setting_tables import SIZE, ArchitectureTable
 

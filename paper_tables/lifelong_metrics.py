@@ -1,5 +1,7 @@
 """Beyond the paper: forgetting, transfer and efficiency.
 
+Take it to say how much was forgotten, and how much earlier a goal was reached.
+
 They are log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP.
 """
 

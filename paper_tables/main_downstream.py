@@ -1,4 +1,7 @@
-"""Table 2 of the paper: downstream scores of the final models."""
+"""Table 2 of the paper: downstream scores of the final models.
+
+Take it first where a suite has tasks.
+"""
 
 from analysis.score_tables import ScoreTable
 

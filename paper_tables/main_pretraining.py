@@ -1,4 +1,7 @@
-"""Table 1 of the paper: every method after every domain, for three ladders."""
+"""Table 1 of the paper: every method after every domain, for three ladders.
+
+Take it first: each method's perplexity after each domain.
+"""
 
 from analysis.perplexity_tables import PerplexityTable
 

@@ -1,5 +1,7 @@
 """Table 5 of the paper: the final model fine-tuned with no, a wrong and the right prompt.
 
+Take it to see whether a model needs to be told a text's domain.
+
 It has a picked prompt, too.
 """
 

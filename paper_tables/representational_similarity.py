@@ -1,4 +1,7 @@
-"""Figure fig:similarity of the paper: how alike a model and its ancestors are after each stage."""
+"""Figure fig:similarity of the paper: how alike a model and its ancestors are after each stage.
+
+Take it to see how far models drift from their ancestors inside.
+"""
 
 from analysis.curves import SimilarityFigure
 

@@ -1,4 +1,7 @@
-"""Beyond the paper: the perplexity of each domain and probe after each stage."""
+"""Beyond the paper: the perplexity of each domain and probe after each stage.
+
+Take it to see which domain was forgotten when, and what became of a start model's text.
+"""
 
 from analysis.pictures import MatrixFigure
 

@@ -1,4 +1,7 @@
-"""Beyond the paper: for streams in time, perplexity of earlier, the same and later periods."""
+"""Beyond the paper: for streams in time, perplexity of earlier, the same and later periods.
+
+Take it where domains are periods: the past, the present and the future apart.
+"""
 
 from analysis.perplexity_tables import TimeTable
 

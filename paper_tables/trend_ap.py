@@ -1,5 +1,7 @@
 """AP of five methods against the budget: the first picture of README.md.
 
+Take it for the demo's picture, of five methods alone.
+
 It is of the records of results/demo.
 """
 

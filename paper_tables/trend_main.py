@@ -1,5 +1,7 @@
 """AP and AP+ against the budget.
 
+Take it to see when in the budget a method was ahead.
+
 It stands for the paper's figures main_exp, bert_*, gpt, few_*, hyper_*, same_layer, expansion, FRW
 and prompt.
 """

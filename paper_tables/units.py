@@ -1,4 +1,7 @@
-"""Beyond the paper: the same runs ranked by wall time, steps, tokens and FLOPs."""
+"""Beyond the paper: the same runs ranked by wall time, steps, tokens and FLOPs.
+
+Take it to see whether the ranking depends on what is held equal.
+"""
 
 from analysis.perplexity_tables import UnitTable
 

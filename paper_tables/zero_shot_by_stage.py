@@ -1,5 +1,7 @@
 """Beyond the paper: scores of every method's model after every stage, without fine-tuning.
 
+Take it where a suite has `[evaluate]`: scores of models as they are.
+
 They are by lm-evaluation-harness.
 """
 

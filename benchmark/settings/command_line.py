@@ -16,7 +16,7 @@ from typing import Any
 from benchmark import __version__
 from benchmark.settings.names import list_executor_names, list_suite_names
 
-LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
+LISTS = ("methods", "suites", "tables", "architectures", "optimizers")  # what `list` lists
 
 
 def require_at_least(least: int) -> Callable[[str], int]:

@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Optimizer:
     # `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another takes that one's
     # state, in every kind.
     fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None
+    reason: str = ""  # why one would take it, in a line
 
     @property
     def described(self) -> str:
@@ -115,7 +116,12 @@ def _is_matrix_of_a_layer(name: str, parameter: Parameter) -> bool:
 OPTIMIZERS = {
     kind.name: kind
     for kind in (
-        Optimizer("adamw", "Adam with decoupled weight decay (the paper's)", (Part(_make_adamw),)),
+        Optimizer(
+            "adamw",
+            "Adam with decoupled weight decay (the paper's)",
+            (Part(_make_adamw),),
+            reason="Take it first: it is the paper's, and what published models were trained with.",
+        ),
         Optimizer(
             "muon",
             "Muon (Jordan et al. 2024) for matrices of layers, else adamw",
@@ -126,15 +132,27 @@ OPTIMIZERS = {
             # so that it is the same optimizer whether maps share a matrix or not
             defaults={"fused_maps": "apart", "decay": "matrices"},
             needs_full_weights=True,
+            reason="Take it for fewer steps and half the moments, where weights are not sharded.",
         ),
         Optimizer(
             "sgd",
             "gradient descent with momentum",
             (Part(_make_sgd),),
             {"momentum": 0.9, "nesterov": False},
+            reason="Take it as a control: the plainest step, with the fewest moments.",
         ),
     )
 }
+
+
+def list_optimizers() -> list[Optimizer]:
+    """All kinds, those of other packages too."""
+    return [find_optimizer(name) for name in [*OPTIMIZERS, *_list_offered()]]
+
+
+def _list_offered() -> dict[str, EntryPoint]:
+    """Where other packages have kinds, by name."""
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 @functools.cache
@@ -145,7 +163,7 @@ def find_optimizer(name: str) -> Optimizer:
     """
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
-    offered = {point.name: point for point in entry_points(group=GROUP)}
+    offered = _list_offered()
     if name not in offered:
         raise ValueError(f"no optimizer {name!r}; there are {', '.join([*OPTIMIZERS, *offered])}")
     kind: Optimizer = offered[name].load()
