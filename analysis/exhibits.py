@@ -21,7 +21,6 @@ from analysis.study import Study, count_copies, find_header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
-from benchmark.settings.suite import Size
 
 View = Literal["ours", "both"]
 COPIES_KEPT = "Near copies kept"  # the column of how many, where there are any
@@ -217,7 +216,7 @@ def describe_size(study: Study) -> str:
     for run in study.runs:
         for stage in filter(None, run.stages):
             header = find_header(stage)
-            size = Size(layers=header.layers, hidden_size=header.hidden_size)
+            size = f"L{header.layers}_D{header.hidden_size}"
             layers = "layer" if header.layers == 1 else "layers"
             text = f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
             is_ladder = len({*describe_ladder(run)}) > 1

@@ -185,6 +185,8 @@ def _find_reason_against(models: RunModels, index: int) -> str:
         if isinstance(models.load_after(i), ProgressiveModel | LoraModel):
             return "the first domain is read with what M1 learned, unchanged"
     networks = models.load_up_to(index)
+    if not all(network.layers for network in networks):
+        return "a model without layers has no heads"
     shapes = [(network.layers, network.hidden_size) for network in networks]
     for i in range(1, index + 1):
         if shapes[i] != shapes[i - 1] and not models.read_growth(i):

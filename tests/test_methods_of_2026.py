@@ -20,6 +20,8 @@ from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
 from benchmark.ledger.records import DoneLine, find_last
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
+from benchmark.models.growth import grow
+from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Size, Training
 from benchmark.training import checkpoint, step
@@ -27,7 +29,8 @@ from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import Stage
 from benchmark.training.optimizer import Moments, PhaseOptimizer
 from benchmark.training.run import Run
-from tests.support import toy
+from run_all import main
+from tests.support import tiny_suite, toy
 from tests.support.record_lines import read_stage_lines
 
 NAMES = ("zero_one_layer", "self_replay", "loss_replay")
@@ -110,6 +113,27 @@ def test_a_network_without_layers_runs_through_a_stream(architecture: str, tmp_p
     with torch.no_grad():
         other = torch.cat([torch.randint(4, 200, (1, 7)), tokens[:, 7:]], 1)
         torch.testing.assert_close(first(tokens, domains, last), first(other, domains, last))
+
+
+def test_a_network_without_layers_is_reported(tmp_path: Path) -> None:
+    """By hand: no layer, of the ladder's last width; its attention cannot be compared."""
+    suite = tiny_suite.write(tmp_path)
+    tables = ["main_pretraining", "attention_patterns", "representational_similarity"]
+    command = ["run", str(suite), "--methods", "zero_one_layer", "--parallel", "1"]
+    command += ["--set", "options.zero_one_layer={ layers = 0, timing = 0.3 }"]
+    command += ["--set", f"tables={tables}"]
+    command += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]
+    assert main(command) == 0
+    report = tmp_path / "report/tiny"
+    assert ": 0 layers, hidden size 32." in (report / "main_pretraining.md").read_text()
+    measures = "".join(path.read_text() for path in (tmp_path / "runs").glob("similarity/*.jsonl"))
+    assert "a model without layers has no heads" in measures
+
+
+def test_nothing_is_copied_from_no_layer() -> None:
+    """By hand: the message names the size that there is and the one asked for."""
+    with pytest.raises(ConfigError, match=r"L0_D32 to 2 layers"):
+        grow(model_of(0).network, 2, 32)
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,11 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
             f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and "
             "width; give sizes that are no smaller"
         )
+    if layers and not config.num_hidden_layers:
+        raise ConfigError(
+            f"cannot grow {old} to {layers} layers: it has none to copy; `zero_one_layer` draws "
+            "new ones in a stream"
+        )
     step = find_width_step(config)
     if hidden_size % step:
         size = hidden_size - hidden_size % step
