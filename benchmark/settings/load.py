@@ -25,7 +25,7 @@ from benchmark.settings.base import (
     validate,
 )
 from benchmark.settings.names import ROOT, SUITES, list_executor_names, list_suite_names
-from benchmark.settings.optimizers import Optimizer, find_optimizer
+from benchmark.settings.optimizers import DEFAULTS_OF_START_MODELS, Optimizer, find_optimizer
 from benchmark.settings.suite import Row, RunConfig, Size, Suite, Training
 
 if sys.version_info >= (3, 11):
@@ -179,15 +179,15 @@ def _set_defaults_of_recipes(
 ) -> Training:
     """The training of a row with defaults of published recipes where its suite says nothing.
 
-    Decay would pull the gains of a published model's norms to 0. `checked` is the suite with what
-    the row overrides, by these keys, `own` the optimizer that its method brings.
+    `checked` is the suite with what the row overrides, by these keys, `own` the optimizer that its
+    method brings.
     """
     said = {*suite.training.model_fields_set}
     said |= {key.removeprefix("training.") for key in overrides}
     optimizer = own or find_optimizer(checked.training.optimizer)
     defaults = dict(optimizer.defaults)
     if checked.model.start:
-        defaults["decay"] = "matrices"
+        defaults |= DEFAULTS_OF_START_MODELS
     unsaid = {name: value for name, value in defaults.items() if name not in said}
     content = checked.training.model_dump(mode="json")
     return validate(Training, {**content, **unsaid}, f"{place}: optimizer {optimizer.name!r}")

@@ -26,6 +26,10 @@ Groups = Sequence[dict[str, Any]]  # torch's: "params", and "factor", of their l
 State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
 
 
+# decay would pull the gains of a published model's norms to 0
+DEFAULTS_OF_START_MODELS: Options = {"decay": "matrices"}
+
+
 @dataclass(frozen=True)
 class Part:
     """One of torch's optimizers, and which parameters it gets.
