@@ -273,11 +273,9 @@ def upgrade(options: argparse.Namespace) -> int:
 
 
 def list_names(options: argparse.Namespace) -> int:
-    """Print the names of all methods, say, each with what it is and why one would take it."""
-    if options.kind == "optimizers":
-        from benchmark.settings.optimizers import list_optimizers
+    """Print the names of all methods, say, each with what it is and why one would take it.
 
-    That is its first line, and why one would take it. Without a kind, all kinds are printed.
+    Without a kind, all kinds are printed.
     """
     if options.kind:
         return say(describe_names(options.kind))
@@ -288,6 +286,12 @@ def list_names(options: argparse.Namespace) -> int:
 
 def describe_names(kind: str) -> Iterator[str]:
     """The lines of `list` on one of LISTS."""
+    if kind == "optimizers":
+        from benchmark.settings.optimizers import list_optimizers
+
+        for optimizer in list_optimizers():
+            yield from describe_entry(optimizer.name, optimizer.described, optimizer.reason)
+        return
     import methods
     from analysis import catalogue
     from benchmark.settings import names
@@ -307,15 +311,14 @@ def describe_names(kind: str) -> Iterator[str]:
     # other packages' methods too
     entries = methods.list_names() if kind == "methods" else list(files)
     for name in sorted(entries):
-        yield f"{name:28}{names.read_first_line(files.get(name))}".rstrip()
-        if reason := names.read_reason(files.get(name)):
-            yield f"{'':28}{reason}"
+        file = files.get(name)
+        yield from describe_entry(name, names.read_first_line(file), names.read_reason(file))
 
 
-def print_entry(name: str, meaning: str, reason: str) -> None:
-    print(f"{name:28}{meaning}".rstrip())
+def describe_entry(name: str, meaning: str, reason: str) -> Iterator[str]:
+    yield f"{name:28}{meaning}".rstrip()
     if reason:
-        print(f"{'':28}{reason}")
+        yield f"{'':28}{reason}"
 
 
 def track(options: argparse.Namespace) -> int:

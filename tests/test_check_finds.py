@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch.multiprocessing.spawn import ProcessRaisedException
 import torch.nn.functional as F
 
 import methods
@@ -179,7 +180,7 @@ def test_two_processes_are_compared_by_what_they_predict(tmp_path) -> None:
 def test_a_copy_of_weights_that_cannot_be_sharded_is_told(tmp_path) -> None:
     """Oracle: torch: a process holds a part of each weight, and the copy the whole."""
     sharded = "HidesCopies with sharded weights .*needs_full_weights"
-    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match=sharded):
+    with pytest.raises(ProcessRaisedException, match=sharded):
         conformance.two_processes_equal_one(make_tiny("HidesCopies", tmp_path))
 
 

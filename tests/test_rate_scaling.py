@@ -40,7 +40,7 @@ def measure_changes(architecture: str, width: int, training: Training) -> dict[s
         output = model.network(input_ids=tokens).logits
         logits.append(output.detach())
         F.cross_entropy(output[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
-        optimizer.step(training.learning_rate)
+        optimizer.step(RATE)
     return {
         "states": (states[-1] - states[0]).square().mean().sqrt().item(),
         "logits": (logits[-1] - logits[0]).square().mean().sqrt().item(),

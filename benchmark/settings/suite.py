@@ -211,12 +211,12 @@ class Training(Settings):
     )
     rate_scaling: Annotated[Literal["none", "mup"], WEIGHTS] = Field(
         "none",
-        description="mup: the rate of a matrix is learning_rate times rate_width / hidden_size, so "
-        "that a rate tuned at one width is near the best at another (Yang et al. 2022); for adamw "
-        "and init = scaled",
+        description="mup: the learning rate of a matrix is learning_rate times rate_width / "
+        "hidden_size (Yang et al. 2022), so that a rate tuned at one width is near the best at "
+        "another. It is for adamw and init = scaled",
     )
     rate_width: Annotated[int | None, WEIGHTS] = Field(
-        None, gt=0, description="for mup: the hidden size that learning_rate is the rate of"
+        None, gt=0, description="the hidden size for which learning_rate is meant under mup"
     )
     warmup: Annotated[tuple[ShareOfPhase, ...] | ShareOfPhase, WEIGHTS] = Field(
         0.08, description="the share of a phase in which the rate rises"
