@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import ProcessRaisedException
 import torch.nn.functional as F
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 import methods
 from benchmark.instruments import conformance
