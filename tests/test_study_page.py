@@ -108,3 +108,17 @@ def test_the_maps_comparisons() -> None:
         and lines[0][7] == "not decided"
     )
     assert lines[1][6] == f"{tests[1].pvalue:.2g}" and len(lines) == 2
+
+
+def test_the_studys_table_on_open_text() -> None:
+    """Oracle: the report of results/open_text, to the digits shown."""
+    path = ROOT / "results/open_text/report/small/main_pretraining.csv"
+    cells = csv.DictReader(path.read_text("utf-8").splitlines())
+    expected: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell["group"] == "Translations" and "Unigram" not in cell["Method"]:
+            expected.setdefault(cell["Method"], []).append(float(cell["mean"]))
+    shown = table("Row", "AP", "AP⁺")
+    assert shown.keys() == expected.keys()
+    for row, cells_shown in shown.items():
+        assert list(map(float, cells_shown)) == pytest.approx(expected[row], abs=0.0501)

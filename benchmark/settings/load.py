@@ -161,7 +161,7 @@ def _list_overrides(row: Row, content: Mapping[str, Any]) -> dict[str, Any]:
     `training.decay = "all"` without quotes is a table in TOML, which overrides a section of
     `content` key by key, as `extends` does.
     """
-    overrides = {}
+    overrides: dict[str, Any] = {}
     for key, value in row.set.items():
         if isinstance(value, dict) and isinstance(content.get(key), dict):
             overrides |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
