@@ -44,9 +44,6 @@ def on_files(files: Any, config: Any) -> Any:
         text = re.sub(r"\]\((\.\./)*docs/", "](", text)
         for name, target in OUTSIDE.items():
             text = text.replace(f"]({name})", f"]({target})")
-        text = text.replace(
-            "# ", "---\nhide: [toc]\n---\n# ", page == "index.md"
-        )  # the picture has the table beside it
         files.append(File.generated(config, page, content=text))
     named = {
         name for page in files.documentation_pages() for name in FIGURE.findall(page.content_string)
