@@ -32,7 +32,7 @@ from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.ledger import records
 from benchmark.ledger.ledger import Identity, had_other_sources
-from benchmark.ledger.runs import read_run_files
+from benchmark.ledger.runs import check_other_files
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.metrics import average_perplexity
@@ -147,7 +147,7 @@ class Survey:
     `measures` are what its tables want of models besides the records of training. Raises
     ConfigError for a run that cannot have what its method asks for: its share of memory, whole
     weights. So it does for one whose model the suite's tasks cannot be fine-tuned on. Raises
-    RecordsError for records that no report takes, see `read_run_files`.
+    RecordsError for records that no report takes, see `check_other_files`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Survey:
         self.build = build
         self.store = store
         self.ledger = open_ledger(store, build)
-        read_run_files(store, suite.name)
+        check_other_files(store, suite.name, {config.id for config in configs})
         self.measures = measures
         # held by whoever does the missing work
         self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")

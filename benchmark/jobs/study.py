@@ -33,7 +33,7 @@ from benchmark.ledger.archive import (
     unpack,
 )
 from benchmark.ledger.ledger import Ledger
-from benchmark.ledger.runs import RunRecords, load_runs, read_run_files
+from benchmark.ledger.runs import RunRecords, check_other_files, load_runs
 from benchmark.ledger.store import Store
 from benchmark.settings.suite import RunConfig, Suite, Suites, pick_for_stage
 from benchmark.settings.units import UNITS
@@ -55,7 +55,7 @@ def collect(
     See `archive.collect`. Raises RecordsError for records that no report takes.
     """
     ledger = open_ledger(Store(runs), build)
-    read_run_files(ledger.store, suite.name)
+    check_other_files(ledger.store, suite.name, {config.id for config in configs})
     found = find_example_keys(suite, configs, ledger.store)
     examples = {task: key for task, key in found.items() if key}
     return archive.collect(suite, configs, ledger, examples, folder)

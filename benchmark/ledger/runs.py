@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,7 +123,8 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     loaded: list[RunRecords] = []
     read_stage = functools.cache(store.read_stage)
     baselines = _read_baselines(store)
-    for path, lines in read_run_files(store, suite).items():
+    for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
+        lines = store.read_run_file(path)
         line = find_last(lines, RunLine)
         if line is None:
             continue
@@ -151,18 +152,14 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
 
 
-def read_run_files(store: Store, suite: str) -> dict[Path, list[records.LineOfRun]]:
-    """The lines of each run's file of a suite, by its path.
+def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
+    """Raises RecordsError for a copy among the files of a suite that are not of these `runs`.
 
-    Raises RecordsError for damaged files and for copies.
+    `runs` are ids. Whoever reads those learns the same of their files.
     """
-    files = {}
     for path in sorted((store.root / "suites" / suite).glob("*.jsonl")):
-        files[path] = store.read_run_file(path)
-        line = find_last(files[path], RunLine)
-        if line:
-            _check_name(path, line)
-    return files
+        if path.stem not in runs:
+            store.read_run_file(path)
 
 
 def _read_baselines(store: Store) -> list[records.BaselineLine]:
@@ -179,16 +176,6 @@ def select_measures(
     """The measures of a model on a run's own validation texts, or on what is not recorded."""
     own_texts = {"", *run.texts.values()}
     return [line for line in lines if line.text in own_texts]
-
-
-def _check_name(path: Path, line: RunLine) -> None:
-    """Raises RecordsError for a copy: commands that look for a run do so by its file's name."""
-    if path.stem != line.id:
-        own = path.with_name(f"{line.id}.jsonl")
-        cure = "remove the copy" if own.exists() else "give it that name, or remove it"
-        raise records.RecordsError(
-            f"{path} holds the run {line.id}, whose own file is {own.name}: {cure}"
-        )
 
 
 def _check_places(path: Path, run: RunRecords) -> None:

@@ -92,12 +92,20 @@ class Store:
     def read_run_file(self, path: Path) -> list[records.LineOfRun]:
         """The records of a run in a file.
 
-        Raises RecordsError for those of another version of the schema.
+        Raises RecordsError for those of another version of the schema, and for a copy: whoever
+        looks for a run does so by its file's name.
         """
         lines = records.read(path, records.RUN)
         for line in lines:
             if isinstance(line, RunLine):
                 records.check_schema(line, path)
+        run = find_last(lines, RunLine)
+        if run and run.id != path.stem:
+            own = path.with_name(f"{run.id}.jsonl")
+            cure = "remove the copy" if own.exists() else "give it that name, or remove it"
+            raise records.RecordsError(
+                f"{path} holds the run {run.id}, whose own file is {own.name}: {cure}"
+            )
         return lines
 
     def read_stage_keys(self, config: NamedRun) -> list[str]:
