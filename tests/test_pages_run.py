@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from transformers import Olmo2Config, Olmo2ForCausalLM
 
 from tests.support import forked_python
 from tests.support.pages import BLOCK, PAGES, Block, copy_project, list_blocks, run_in_shell
+from tests.support.published_models import save_tokenizer
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,8 +35,13 @@ TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds
 
 # What takes a command's place.
 REPLACED = {
-    " --executor slurm": ""
-}  # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
+    # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
+    " --executor slurm": "",
+    # a model of the Hub
+    "data.sequence_length=1024": "data.sequence_length=66",
+    "budget.amount=500": "budget.amount=1",
+}
+ON_THE_HUB = "allenai/OLMo-2-0425-1B"  # here it is a small one of its kind, in the Hub's cache
 
 # Commands that are not run, by their beginning, and why.
 NOT_RUN = {
@@ -159,7 +166,9 @@ PLACES = {
         "domains.toml",
         f'extends = "bert_base"\nmodel.ladder = [{", ".join([RUNG] * 3)}]\n{{block}}',
     ),
-    ("your_own_text.md", "document_mask"): Place("masked.toml"),
+    ("your_own_text.md", "document_mask"): Place(
+        "masked.toml", then="python run_all.py run {file} --methods naive"
+    ),
     ("your_own_text.md", "on_error"): Place("mine_skip.toml"),
     ("your_own_text.md", "weight = "): Place("mixed.toml"),
     ("your_own_text.md", "replay = "): Place("replaying.toml"),
@@ -167,9 +176,14 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def python() -> Iterator[str]:
-    with forked_python.serve() as address:
-        yield address
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    hub = tmp_path_factory.mktemp("hub")
+    cache_model(hub, ON_THE_HUB)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_CACHE", str(hub))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        with forked_python.serve() as address:
+            yield address
 
 
 @pytest.fixture
@@ -183,6 +197,30 @@ def copy(python: str, tmp_path: Path) -> Path:
             project / f"texts/{name}.jsonl", [{"text": f"{name} {text}"} for text in list_texts("")]
         )
     return project
+
+
+def cache_model(hub: Path, name: str) -> None:
+    """Lay a small OLMo 2 into a cache as `huggingface_hub` keeps a download."""
+    commit = "0" * 40
+    repository = hub / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text(commit)
+    folder = repository / "snapshots" / commit
+    folder.mkdir(parents=True)
+    end = "<|endoftext|>"
+    tokenizer = save_tokenizer(folder, {"bos_token": end, "eos_token": end})
+    config = Olmo2Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        num_hidden_layers=1,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=66,
+        bos_token_id=tokenizer.token_to_id(end),
+        eos_token_id=tokenizer.token_to_id(end),
+        pad_token_id=None,
+    )
+    Olmo2ForCausalLM(config).save_pretrained(folder)
 
 
 def find_place(block: Block) -> Place | None:
