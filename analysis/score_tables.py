@@ -59,10 +59,11 @@ class ScoreTable(TableExhibit):
         blocks = self._make_blocks(study, titles)
         footnotes = _describe_scores(pd.concat([study.scores, study.probes]), titles)
         if study.whole_task and any(run.reads_domain for run in study.runs):
-            footnotes.append(
+            prompts = (
                 f"{study.whole_task}: each text has the prompt of the last domain, so no model is "
                 "told the answer."
             )
+            footnotes = [" ".join([*footnotes, prompts])]
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
 
     def _make_blocks(self, study: Study, titles: Titles) -> list[Block]:
