@@ -97,7 +97,9 @@ class Data(Settings):
         "stands in training text. keep leaves published splits as they are",
     )
     document_mask: Annotated[bool, STEPS] = Field(
-        False, description="keep the documents of a sequence apart. The paper does not"
+        False,
+        description="keep the documents of a sequence apart. The paper does not. A masked "
+        "model may have to predict the `</s>` between them, with or without this",
     )
     memory_tokens: Annotated[int, STEPS] = Field(
         200_000_000,
@@ -277,7 +279,8 @@ class Training(Settings):
     )
     deterministic: Annotated[bool, STEPS] = Field(
         False,
-        description="give the same bits each time, or an error where torch cannot",
+        description="give the same bits each time on one kind of device with as many threads, or "
+        "an error where torch cannot",
     )
 
     @model_validator(mode="after")
