@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -100,40 +99,6 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     before = (study / ARCHIVE).read_bytes()
     studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
     assert (study / ARCHIVE).read_bytes() == before
-
-
-def test_an_archive_names_the_plan_that_stood_before_it(trained: Path, tmp_path: Path) -> None:
-    """Oracle: git's own answer. A plan that was edited later does not change what an archive says,
-    and one with changes that are in no commit begins none.
-    """
-    study = tmp_path / "study"
-    study.mkdir()
-    shutil.copy(trained / "tiny.toml", study)
-    plan = study / "plan.md"
-
-    def git(*arguments: str) -> str:
-        who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-        command = ["git", "-C", str(study), *who, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    def commit(text: str) -> str:
-        plan.write_text(text)
-        git("add", "plan.md")
-        git("commit", "-m", text)
-        return git("rev-parse", "HEAD")
-
-    git("init")
-    first = commit("one claim")
-    plan.write_text("another claim")
-    collect = partial(studies.collect, *suites_of(study)[0], trained / "runs", study, methods.build)
-    with pytest.raises(ResultsError, match=r"plan\.md"):
-        collect()
-    plan.write_text("one claim")
-    collect()
-    commit("what came out")
-    collect()
-    list(studies.render(study, suites_of(study), partial(write_report, only_tables=True)))
-    assert f"commit {first} of 20" in (study / "report/tiny/hardware.md").read_text()
 
 
 def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) -> None:

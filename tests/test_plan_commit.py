@@ -1,0 +1,41 @@
+"""The commit of a study's plan, which an archive names."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmark.jobs.study import describe_plan
+from benchmark.ledger.archive import PLAN_COMMIT, ResultsError, find_plan_commit
+from benchmark.ledger.store import Store
+
+
+def test_a_plan_is_named_by_the_commit_that_holds_it(tmp_path: Path) -> None:
+    """Oracle: git's own answer. A plan with changes that no commit holds is refused."""
+    plan = tmp_path / "plan.md"
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert find_plan_commit(tmp_path) == ""
+    git("init")
+    plan.write_text("one claim")
+    git("add", "plan.md")
+    git("commit", "-m", "plan")
+    first = git("rev-parse", "HEAD")
+    assert find_plan_commit(tmp_path).startswith(f"{first} of 20")
+    plan.write_text("another claim")
+    with pytest.raises(ResultsError, match=r"plan\.md"):
+        find_plan_commit(tmp_path)
+
+
+def test_a_report_says_the_plan_of_its_archive(tmp_path: Path) -> None:
+    """Oracle: by hand: the commit in the archive, and nothing for one without."""
+    store = Store(tmp_path)
+    assert describe_plan(store) == ""
+    (tmp_path / PLAN_COMMIT).write_text("abc of 2026-11-29")
+    assert "commit abc of 2026-11-29" in describe_plan(store)
