@@ -172,7 +172,7 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         (
             "first stage",
             conformance.is_naive_where_it_says,
-            "differs by .* first stage: .*`signature`",
+            "differs by .* first stage: .*acts_first",
         ),
         ("remembers", conformance.is_naive_where_it_says, "differs by .* Naive has trained"),
         ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),

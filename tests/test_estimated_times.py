@@ -39,7 +39,7 @@ NO_TIME = {
         "memory_seed",
     },
     "training": {"learning_rate", "warmup", "schedule", "betas", "epsilon", "weight_decay"}
-    | {"checkpoint_seconds", "evaluations", "decay"},
+    | {"checkpoint_seconds", "evaluations", "decay", "rate_scaling", "rate_width"},
 }
 STEPS = 12  # of Naive in each stage
 

@@ -27,6 +27,8 @@ class Everything(LifelongMethod):
     several sources.
     """
 
+    needs_full_weights = True  # its average is of whole weights
+
     pace: float = 0.5  # of the average, at the end of the stream
 
     steps: int = field(default=0, init=False)
