@@ -60,9 +60,9 @@ def compare(training: Training, recorded: Training) -> Comparison:
     )
 
 
-def find_same_texts(recorded: Mapping[str, str], current: Mapping[str, str]) -> set[str]:
-    """The names of the validation texts that have the same hash in both."""
-    return {name for name, text in recorded.items() if current.get(name) == text}
+def find_same_texts(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """The names of the validation texts that have the same hash in both, in recorded order."""
+    return [name for name, text in recorded.items() if current.get(name) == text]
 
 
 def compare_stages(
