@@ -223,7 +223,7 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     done.write_text("".join(done.read_text().splitlines(keepends=True)[:-1]))
     assert tiny.states()["Naive"].state == "done"
     assert tiny.call("run", "--parallel", "1") == 1 and tiny.run_lines("hot") == before
-    assert " 1 runs before; " in capsys.readouterr().err
+    assert " 1 runs before. " in capsys.readouterr().err
     assert tiny.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in tiny.run_lines("hot")] == ["run", "failed"] * 2
 

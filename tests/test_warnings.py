@@ -88,7 +88,7 @@ def test_a_task_in_which_counting_words_wins_is_said_first(tmp_path) -> None:
     [warning] = warn_of_baselines(data)
     behind = [row for row, *_ in ROWS if row != ns.idxmax()]
     assert " bag of words " in warning
-    assert warning.endswith(f"all rows on WB; {', '.join(behind)} on Ns.")
+    assert warning.endswith(f"all rows on WB, and {', '.join(behind)} on Ns.")
     table = synthetic.load("main_downstream").build(data)
     assert list(table.warnings) == [warning]
     assert not any(row.cells[0].best for row in table.blocks[0].rows)
