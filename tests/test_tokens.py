@@ -326,7 +326,7 @@ def test_documents_that_were_cut_from_one_text_are_known(tmp_path, monkeypatch, 
     """By hand: a novel in one record or file that is cut into pieces is one source; records of
     their own, and parts between blank lines where these are asked for, are each one.
     """
-    monkeypatch.setattr("benchmark.data.documents.LONGEST_DOCUMENT", 200)
+    monkeypatch.setattr("benchmark.data.documents.LONGEST_DOCUMENT", 400)
     monkeypatch.setattr("benchmark.data.documents.PIECE", 100)
     lines = sentences(30)
     train = write(tmp_path / "train.jsonl", lines)

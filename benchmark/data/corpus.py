@@ -24,6 +24,7 @@ from benchmark.data.documents import (
     DataError,
     Document,
     Half,
+    RowFields,
     Rows,
     cut,
     find_files,
@@ -200,7 +201,8 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
                     yield replace(document, split=split)
     for dataset in domain.datasets:
         rows = _read_dataset(dataset)
-        yield from parse_rows(rows, dataset.text_field, domain.on_error, skipped)
+        fields = RowFields(dataset.text_field, dataset.source_field)
+        yield from parse_rows(rows, fields, domain.on_error, skipped)
 
 
 def _read_dataset(dataset: HubDataset) -> Rows:

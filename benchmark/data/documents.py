@@ -88,6 +88,18 @@ def name_source_in_errors(source: str) -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True)
+class RowFields:
+    """Which fields of a record hold its text, and what it was cut from."""
+
+    text: TextField = "text"
+    source: str = ""
+
+    def list(self) -> list[str]:
+        texts = [self.text] if isinstance(self.text, str) else self.text
+        return [*texts, *filter(None, [self.source])]
+
+
 Half = Literal["train", "valid", ""]  # of a domain's text; "" is not known yet
 
 
@@ -95,9 +107,9 @@ Half = Literal["train", "valid", ""]  # of a domain's text; "" is not known yet
 class Document:
     """A text, and where it stands.
 
-    `source` is "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW". `decides` is the
-    fingerprint of the text that it was cut from, by which all of that is in one split. 0 is not
-    known.
+    `source` is what it was cut from: "pandas.core.frame:DataFrame.join", "FILE:LINE", "DATASET:ROW"
+    or what the record says in `source_field`. `decides` is a fingerprint of that, by which all of
+    it is in one split. 0 is not known.
     """
 
     text: str
@@ -155,22 +167,8 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
     Null counts as blank.
     """
     texts = []
-    for field in (text_field,) if isinstance(text_field, str) else text_field:
-        if not isinstance(record, Mapping):
-            raise BrokenText(
-                place,
-                f"a {type(record).__name__}, not an object with a field {field!r}: "
-                "write one on each line",
-            )
-        value: Any = record
-        for part in [field] if field in record else field.split("."):
-            if value is not None and (not isinstance(value, Mapping) or part not in value):
-                fields = ", ".join(map(str, record)) or "none"
-                raise BrokenText(
-                    place,
-                    f"no field {field!r}; there are {fields}: name the right one in text_field",
-                )
-            value = value and value[part]
+    for field in [text_field] if isinstance(text_field, str) else text_field:
+        value = _find_value(record, field, place, "text_field")
         if not isinstance(value, str | None):
             raise BrokenText(
                 place,
@@ -179,6 +177,32 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
             )
         texts.append(value)
     return "\n\n".join(filter(None, texts))
+
+
+def find_source(record: Mapping[str, Any], source_field: str, place: str) -> str:
+    """What a record was cut from. One that does not say it, by null or a blank, is alone."""
+    value = _find_value(record, source_field, place, "source_field")
+    return place if value is None or value == "" else f"{source_field} {value}"
+
+
+def _find_value(record: Any, field: str, place: str, setting: str) -> Any:
+    """The value of a record's field, also of one inside another. Raises BrokenText."""
+    if not isinstance(record, Mapping):
+        raise BrokenText(
+            place,
+            f"a {type(record).__name__}, not an object with a field {field!r}: "
+            "write one on each line",
+        )
+    value: Any = record
+    for part in [field] if field in record else field.split("."):
+        if value is not None and (not isinstance(value, Mapping) or part not in value):
+            names = ", ".join(map(str, record)) or "none"
+            raise BrokenText(
+                place,
+                f"no field {field!r}; there are {names}: name the right one in {setting}",
+            )
+        value = value and value[part]
+    return value
 
 
 Item = TypeVar("Item")
@@ -313,8 +337,9 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
     Raises DataError, which names the line, for bytes that are no text.
     """
     empty = True
-    rows = read_rows(path, domain.text_field, domain.cut_at_blank_lines)
-    for document in parse_rows(rows, domain.text_field, domain.on_error, skipped):
+    fields = RowFields(domain.text_field, domain.source_field)
+    rows = read_rows(path, fields, domain.cut_at_blank_lines)
+    for document in parse_rows(rows, fields, domain.on_error, skipped):
         empty = False
         yield document
     if empty:
@@ -322,7 +347,7 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
 
 
 def parse_rows(
-    rows: Rows, text_field: TextField, on_error: OnError, skipped: Counter[str]
+    rows: Rows, fields: RowFields, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
     """The documents of rows, each with its place.
 
@@ -331,7 +356,7 @@ def parse_rows(
     while True:
         try:
             place, row = next(rows)
-            documents = parse_row(row, text_field, place)
+            documents = parse_row(row, fields, place)
         except StopIteration:
             return
         except BrokenText as error:
@@ -348,13 +373,13 @@ def parse_rows(
             yield from documents
 
 
-def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]:
+def parse_row(row: Row, fields: RowFields, place: str) -> Iterator[Document]:
     """The text of a row, in pieces where it is long. Raises BrokenText."""
     if isinstance(row, BrokenText):
         raise row
     if isinstance(row, bytes):
         row = parse_line(row, place, '{"text": ...}') if row.strip() else ""
-    text = row if isinstance(row, str) else find_text(row, text_field, place)
+    text = row if isinstance(row, str) else find_text(row, fields.text, place)
     surrogate = TORN.search(text)
     if surrogate:
         half = f"half of a surrogate pair (\\u{ord(surrogate[0]):x})"
@@ -365,21 +390,26 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
             place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE"
         )
     pieces = cut(text)
+    source = place
     decides = make_fingerprint(text) if len(pieces) > 1 else 0
-    return (Document(piece, place, decides=decides) for piece in pieces)
+    if fields.source and isinstance(row, Mapping):
+        source = find_source(row, fields.source, place)
+        decides = make_fingerprint(source)
+    return (Document(piece, source, decides=decides) for piece in pieces)
 
 
-def read_rows(path: Path, text_field: TextField, cut_at_blank_lines: bool = False) -> Rows:
+def read_rows(path: Path, fields: RowFields, cut_at_blank_lines: bool = False) -> Rows:
     """The rows of a file, each with its place. Raises DataError."""
     kind = find_kind(path)
     if kind == ".parquet":
-        yield from _read_parquet(path, text_field)
+        yield from _read_parquet(path, fields)
         return
     with open_unpacked(path) as file:
         if kind == ".txt":
             cuts = cut_in_pages if cut_at_blank_lines else cut
-            for piece in _cut_file(path, file, cuts):
-                yield str(path), piece
+            for number, piece in enumerate(_cut_file(path, file, cuts), 1):
+                # parts between blank lines are documents by themselves
+                yield f"{path}, part {number}" if cut_at_blank_lines else str(path), piece
         elif kind == ".csv":
             yield from read_csv(path, file)
         elif kind == ".json" and _begins_array(file):
@@ -454,13 +484,13 @@ def _read_array(path: Path, file: IO[bytes]) -> Rows:
         yield f"{path}:{number}", item
 
 
-def _read_parquet(path: Path, text_field: TextField) -> Rows:
+def _read_parquet(path: Path, fields: RowFields) -> Rows:
     try:
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{path}: to read .parquet files, `pip install -e .[hf]`") from None
     names = set()
-    for field in (text_field,) if isinstance(text_field, str) else text_field:
+    for field in fields.list():
         names.add(field)
         names.add(field.partition(".")[0])
     try:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from benchmark import cancel
 from benchmark.data import corpus, docstrings
-from benchmark.data.documents import DataError, Sample, find_kind
+from benchmark.data.documents import DataError, Sample
 from benchmark.data.tokenizer import (
     UNUSED,
     Ids,
@@ -546,10 +546,7 @@ def _write_ids(
                 skipped[BEYOND] += 1
             else:
                 size = len(ids) if data.max_valid_tokens else len(text)
-                # parts between blank lines are documents by themselves
-                is_alone = domain.cut_at_blank_lines and find_kind(Path(document.source)) == ".txt"
-                source = f"{count}" if is_alone else document.source
-                valid.add((ids, len(text), source), size, zlib.crc32(text))
+                valid.add((ids, len(text), document.source), size, zlib.crc32(text))
             if count == checkpoint["documents"] and text_hash.hexdigest() != checkpoint["sha256"]:
                 break
             reports = bytes_read // REPORT_EVERY

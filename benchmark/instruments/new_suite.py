@@ -27,6 +27,7 @@ from benchmark.data.documents import (
     PIECE,
     BrokenText,
     DataError,
+    RowFields,
     find_files,
     find_kind,
     parse_line,
@@ -189,7 +190,7 @@ def _read_first_record(files: Sequence[Path]) -> object:
     for path in files:
         if find_kind(path) == ".txt":
             continue
-        for place, row in read_rows(path, "text"):
+        for place, row in read_rows(path, RowFields()):
             if isinstance(row, BrokenText):
                 raise row
             if not isinstance(row, bytes):

@@ -30,6 +30,7 @@ class HubDataset(Settings):
         "JSON Lines of any name. Other columns may differ",
     )
     text_field: Annotated[TextField, TEXT] = Field("text", description="as in a domain")
+    source_field: Annotated[str, TEXT] = Field("", description="as in a domain")
     documents: Annotated[int | None, TEXT] = Field(
         None, gt=0, description="how many documents are read at most"
     )
@@ -55,6 +56,11 @@ class Text(Settings):
         "text",
         description='the field with the text. "meta.body" is a field inside another. A list '
         "joins several",
+    )
+    source_field: Annotated[str, TEXT] = Field(
+        "",
+        description="the field that says what a record was cut from, such as a book. Records that "
+        "share it are one document for the split and for intervals",
     )
     on_error: Annotated[OnError, TEXT] = Field(
         "stop",

@@ -9,6 +9,7 @@ noise.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,15 @@ NEW = [(56.0, 10), (56.0, 30), (56.0, 100), (30e3, 2_200)]
 LEARNED = 30  # tokens a parameter, from which on models have left the plateau on which all begin
 
 
-def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Floats]]:
+@dataclass(frozen=True)
+class Ratio:
+    """The log ratios of a cell's seeds."""
+
+    seeds: Floats
+    shared: float  # the variance of their mean by the choice of validation documents
+
+
+def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Ratio]]:
     """The log ratios of a suite's seeds, by method and cell."""
     study = run_all.open_study(str(HERE / f"{suite}.toml"), str(records))
     ends = study.ends[study.ends["stage"] == study.ends["stage"].max()]
@@ -38,12 +47,15 @@ def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Floats]]:
     for row, seed, value in ends[["row", "seed", "ap"]].itertuples(index=False):
         if match := ROW.fullmatch(row):
             ap.setdefault((match[1], (float(match[2]), int(match[3]))), {})[seed] = value
-    ratios: dict[str, dict[Cell, Floats]] = {}
+    ratios: dict[str, dict[Cell, Ratio]] = {}
+    last = int(ends["stage"].max())
     for (method, cell), values in ap.items():
         large = ap.get((LARGE, cell), {})
         both = [np.log(values[seed] / large[seed]) for seed in values.keys() & large.keys()]
         if method != LARGE and both:
-            ratios.setdefault(method, {})[cell] = np.array(both)
+            rows = [f"{name}, from {cell[0]:g}k, {cell[1]} tokens" for name in (method, LARGE)]
+            shared = study.compute_text_variance(suite, *rows, last)
+            ratios.setdefault(method, {})[cell] = Ratio(np.array(both), shared)
     return ratios
 
 
@@ -72,7 +84,7 @@ def main() -> None:
         there = any((records / "suites" / PREDICTED).glob("*.jsonl"))
         tested = read_cells(records, PREDICTED) if there else {}
     for method, ratios in fitted.items():
-        cells, values = list(ratios), np.array([each.mean() for each in ratios.values()])
+        cells, values = list(ratios), np.array([each.seeds.mean() for each in ratios.values()])
         learned = [i for i, (_, tokens) in enumerate(cells) if tokens >= LEARNED]
         print(f"\n{method} over a model that is large from the start, AP after the last domain\n")
         print(
@@ -91,11 +103,11 @@ def main() -> None:
             )
             for i, cell in enumerate(NEW)
         }
-        for cell, seeds in (ratios | tested.get(method, {})).items():
-            change = (
-                f"{percent(seeds.mean())} ({' to '.join(map(percent, compute_interval(seeds)))})"
-            )
-            print(f"| {cell[0]:g}k | {cell[1]} | {len(seeds)} | {change} | {said.pop(cell, '|')} |")
+        for cell, ratio in (ratios | tested.get(method, {})).items():
+            low, high = compute_interval(ratio.seeds, ratio.shared)
+            change = f"{percent(ratio.seeds.mean())} ({percent(low)} to {percent(high)})"
+            count = len(ratio.seeds)
+            print(f"| {cell[0]:g}k | {cell[1]} | {count} | {change} | {said.pop(cell, '|')} |")
         for (size, tokens), prediction in said.items():
             print(f"| {size:g}k | {tokens} | | | {prediction} |")
 

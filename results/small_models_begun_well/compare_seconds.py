@@ -1,5 +1,6 @@
-"""Print the seconds that the map's runs take on one machine, and the map under equal wall time: as
-it was run (`map_seconds.toml`), and read off its runs under equal FLOPs.
+"""Print the seconds that the map's runs take on one machine, and the map under equal wall time as
+it is read off its runs under equal FLOPs. `compare_rows.py` prints it as it was run
+(`map_seconds.toml`).
 
 A small model computes fewer FLOPs a second than a large one, so with equal FLOPs a model that grows
 takes longer. The step times are those of `step_times.json`, which was made on a quiet machine, with
@@ -10,8 +11,7 @@ the data beside the project:
 
 Call it with `PYTHONPATH=. python $S/compare_seconds.py`. The seconds of a run under FLOPs are its
 recorded steps times what such a step takes. AP at other seconds is taken as linear between two
-budgets, both in logarithms. Student's 95% intervals over seeds hold neither that nor the choice of
-documents.
+budgets, both in logarithms. No interval holds the error of that, so none is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import pandas as pd
 from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
 
 import methods
-from analysis.inference import compute_interval
 from benchmark.ledger.archive import open_records
 from benchmark.ledger.records import DoneLine, EvaluationLine, find_last
 from benchmark.ledger.runs import RunRecords, load_runs
@@ -31,16 +30,14 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
 from benchmark.training.step_times import find_times
 
-TIMES, RUN = HERE / "step_times.json", "map_seconds"
-SECONDS = (
-    36.0,
-    144.0,
-)  # each row of the map has budgets below and above; the first is that of `map_seconds.toml`
+TIMES = HERE / "step_times.json"
+# each row of the map has budgets below and above; the first is that of `map_seconds.toml`
+SECONDS = (36.0, 144.0)
 ROWS = "ELLE, to {}", "ELLE (exact), to {}", "ER, {} from the start"
 
 
 def main() -> None:
-    of_suites, run = {suite: list_runs(suite) for suite in MAP}, list_runs(RUN)
+    of_suites = {suite: list_runs(suite) for suite in MAP}
     lines: list[Sequence[str]] = []
     for suite, of_suite in of_suites.items():
         means = np.exp(of_suite.groupby("row")["seconds"].mean())
@@ -49,25 +46,17 @@ def main() -> None:
             for size in SIZES[:3]
         ]
     print_table(["Budget", "Last size", *(f"{row.format('it')}, seconds" for row in ROWS)], lines)
-    under_flops, lines = pd.concat(of_suites.values()), []
+    under_flops = pd.concat(of_suites.values())
+    lines = []
     for seconds in SECONDS:
         for size in SIZES[:3]:
             for pair in (*LARGE, *SMALL):
                 rows = [row.format(size) for row in pair]
-                read_off = compare([interpolate(under_flops, row, seconds) for row in rows])
-                directly = compare([run[run["row"] == row].set_index("seed")["ap"] for row in rows])
-                measured = directly if seconds == SECONDS[0] else ("", "")
-                lines.append(
-                    [
-                        f"{seconds:.0f}",
-                        size,
-                        " / ".join(rows),
-                        read_off[0],
-                        measured[0],
-                        read_off[1],
-                    ]
-                )
-    print_table(["Seconds", "Last size", "Compared", "Read off equal FLOPs", "Run", "Seeds"], lines)
+                first, second = (interpolate(under_flops, row, seconds) for row in rows)
+                changes = (first - second).dropna()
+                change = f"{np.expm1(changes.mean()):+.1%}".replace("-", "−")
+                lines.append([f"{seconds:.0f}", size, " / ".join(rows), change, str(len(changes))])
+    print_table(["Seconds", "Last size", "Compared", "Read off equal FLOPs", "Seeds"], lines)
 
 
 def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -121,17 +110,6 @@ def interpolate(runs: pd.DataFrame, row: str, seconds: float) -> pd.Series:
         lambda own: np.interp(np.log(seconds), own["seconds"], own["ap"])
     )
     return ap
-
-
-def compare(rows: list[pd.Series]) -> tuple[str, str]:
-    """The change of AP from the second row to the first with its interval, and the number of seeds
-    that both have.
-    """
-    changes = (rows[0] - rows[1]).dropna().to_numpy()
-    if len(changes) < 2:
-        return "", ""
-    mean, low, high = np.expm1([changes.mean(), *compute_interval(changes)])
-    return f"{mean:+.1%} ({low:+.1%} to {high:+.1%})".replace("-", "−"), str(len(changes))
 
 
 if __name__ == "__main__":
