@@ -156,8 +156,22 @@ def note_differences(part: Study, suite: str) -> list[str]:
     if paper is None:
         return []
     expected = paper.model_dump(mode="json")
-    config = part.runs[0].line.config
-    differences: list[str] = []
+    rows: dict[str, dict[str, None]] = {}
+    for run in part.runs:
+        for difference in _list_differences(run.line.config, expected, suite):
+            rows.setdefault(difference, {})[run.row] = None
+    count = len({run.row for run in part.runs})
+    phrases = []
+    for difference, differing in rows.items():
+        where = "" if len(differing) == count else f" ({', '.join(differing)})"
+        phrases.append(f"{difference}{where}")
+    return [f"Beside the paper's numbers: {'; '.join(phrases)}."] if phrases else []
+
+
+def _list_differences(
+    config: Mapping[str, Any], expected: Mapping[str, Any], suite: str
+) -> list[str]:
+    differences = []
     if any(_look_up(config, key) != _look_up(expected, key) for key in BUDGET):
         own_budget = describe_budget(config["budget"])
         paper_budget = describe_budget(expected["budget"])
@@ -172,7 +186,7 @@ def note_differences(part: Study, suite: str) -> list[str]:
     sources = [domain.get("datasets") for domain in config.get("domains", [])]
     if sources and sources != datasets[: len(sources)]:
         differences.append(f"texts are not those of the suite {suite}")
-    return [f"Beside the paper's numbers: {'; '.join(differences)}."] if differences else []
+    return differences
 
 
 BUDGET = ("budget.unit", "budget.amount")

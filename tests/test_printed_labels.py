@@ -183,6 +183,17 @@ def test_another_budget_beside_brackets_is_told(tmp_path):
     assert not any("paper's numbers" in note for note in notes)
 
 
+def test_another_budget_of_a_row_is_told_with_the_row(tmp_path):
+    """Oracle: by hand: the last row alone has another memory, so the note names it and no other."""
+    suite, runs = write_as_printed(tmp_path, "main_pretraining")
+    *others, last = runs
+    last.line.config.setdefault("data", {})["memory_tokens"] = 7
+    notes = load("main_pretraining").build(Study(suite, runs), "both").notes
+    [note] = [line for line in notes if "paper's numbers" in line]
+    assert " 7 tokens " in note and f"({last.row})" in note
+    assert not any(run.row in note.partition(" 7 tokens ")[2] for run in others)
+
+
 @pytest.mark.parametrize(
     ("name", "suite", "change", "heading"),
     [
