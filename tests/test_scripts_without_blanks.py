@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import unicodedata
@@ -10,11 +11,21 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from benchmark.data.leaks import NEARLY, RUN, count_unchecked, find_near_copies
+from benchmark.data.leaks import (
+    NEARLY,
+    RUN,
+    count_unchecked,
+    find_near_copies,
+    find_shared_documents,
+)
 from benchmark.data.tokenizer import EOS, encode_texts, train_bpe
+from benchmark.data.tokens import Place, prepare
 from benchmark.downstream.passages import Example
-from benchmark.downstream.tasks import TaskData, _predict_by_words
-from benchmark.settings.tasks import Task
+from benchmark.downstream.tasks import TaskData, _predict_by_words, count_unchecked_tests
+from benchmark.settings.suite import Data
+from benchmark.settings.suite import Tokenizer as TokenizerSettings
+from benchmark.settings.tasks import HubTask, Task
+from benchmark.settings.texts import Domain
 
 SCRIPTS = {
     "Chinese": range(0x4E00, 0x4E00 + 900),
@@ -165,3 +176,32 @@ def test_a_bag_of_words_counts_letters_of_such_scripts() -> None:
     data = TaskData(task, ("dog", "cat"), examples(200), examples(60), examples(60))
     predictions = _predict_by_words(data)
     assert np.mean(np.array(predictions) == data.list_targets("test")) > 0.95
+
+
+def test_short_tests_of_such_scripts_are_counted() -> None:
+    """By hand: a run takes 13 letters of such a script, those of both texts of an example."""
+    texts = [("中文" * 6, None), ("中文" * 6, "字"), ("中文字" * 20, None), ("ไทย", "ไทย")]
+    test = tuple(Example(text, pair, "yes", "test") for text, pair in texts)
+    data = TaskData(Task(name="t", domain="d", dataset=HubTask(path="x")), ("yes",), (), (), test)
+    assert count_unchecked_tests(data) == 2
+
+
+@pytest.mark.parametrize("script", ["Chinese", "Thai", "Khmer"])
+def test_documents_that_domains_share_are_found_in_such_scripts(script: str, tmp_path) -> None:
+    """Oracle: the ten validation documents that the other domain has too, changed in three letters
+    of each.
+    """
+    train, valid = make_documents(script)
+    others, more_others = make_documents("Yi")
+    texts = {"a": (train[10:], train[:10]), "b": (others, [*valid[:10], *more_others[10:]])}
+    domains = []
+    for name, halves in texts.items():
+        paths = []
+        for half, documents in zip(("train", "valid"), halves, strict=True):
+            path = tmp_path / f"{name}_{half}.jsonl"
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+            paths.append((str(path),))
+        domains.append(Domain(name=name, train=paths[0], valid=paths[1]))
+    corpus = prepare(domains, TokenizerSettings(vocabulary=900), Data(), tmp_path / "data")
+    shared = find_shared_documents(corpus, Place(tmp_path / "data"))
+    assert list(shared["a"]["b"]) == list(range(10))

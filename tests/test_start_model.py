@@ -311,3 +311,6 @@ def test_a_start_model_that_is_gone_or_another_is_said(tmp_path: Path, capsys) -
     assert run_all.main(["status", *arguments]) == 0
     said = capsys.readouterr().out
     assert "another start model" in said and not re.search(r"1 done", said)
+    assert run_all.main(["report", *arguments, *out]) == 0
+    assert table.read_bytes() != expected
+    assert "another start model" in table.with_suffix(".md").read_text()
