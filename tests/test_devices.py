@@ -207,7 +207,7 @@ def test_auto_is_what_the_machine_computes_in(
     """Oracle: the instructions that the CPU says it has, where oneDNN is not told to leave them
     (ONEDNN_MAX_CPU_ISA), and they are faster; what a suite asks for is done everywhere.
     """
-    monkeypatch.setattr(devices, "measure_bf16_gain", lambda: gain)
+    monkeypatch.setattr(devices, "measure_bf16_gain", lambda width: gain)
     monkeypatch.setattr(
         torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able}
     )
@@ -245,15 +245,18 @@ def test_one_file_asks_torch_for_devices() -> None:
 
 
 def test_the_gain_of_bf16_is_a_ratio_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: by hand: products that take 6 and 4 ticks of a clock of this test, but the first."""
+    """Oracle: by hand: products that take 6 and 4 ticks of a clock of this test, but the first.
+    They are of the width that is asked for.
+    """
     now = [0.0]
     ticks = {torch.float32: [90.0, *[6.0] * 7], torch.bfloat16: [90.0, 9.0, *[4.0] * 6]}
 
     def multiply(states: torch.Tensor, weights: torch.Tensor) -> None:
+        assert states.shape == (512, 96) and weights.shape == (96, 96)
         now[0] += ticks[states.dtype].pop(0)
 
     monkeypatch.setattr(torch, "mm", multiply)
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     devices.measure_bf16_gain.cache_clear()
-    assert devices.measure_bf16_gain() == 1.5
+    assert devices.measure_bf16_gain(96) == 1.5
     devices.measure_bf16_gain.cache_clear()

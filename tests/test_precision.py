@@ -40,7 +40,7 @@ def move(monkeypatch: pytest.MonkeyPatch):
     """Goes on on the machine whose "auto" is that."""
 
     def go(auto: str) -> None:
-        monkeypatch.setattr(devices, "computes_in_bf16", lambda device: auto == "bf16")
+        monkeypatch.setattr(devices, "computes_in_bf16", lambda device, width: auto == "bf16")
         monkeypatch.setattr(devices, "gains_from_fp16", lambda device: auto == "fp16")
 
     return go
@@ -177,7 +177,7 @@ def test_a_gpu_without_bf16_computes_in_fp16(
     capability: tuple[int, int], expected: str, move, monkeypatch
 ) -> None:
     """Oracle: NVIDIA's list: a V100 is of 7.0, a T4 of 7.5, and a GTX 1080 of 6.1, slow in fp16."""
-    monkeypatch.setattr(devices, "computes_in_bf16", lambda device: False)
+    monkeypatch.setattr(devices, "computes_in_bf16", lambda device, width: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert devices.choose_precision("auto", torch.device("cuda", 0)) == expected
 
@@ -269,3 +269,17 @@ def test_what_overflows_in_fp16_spoils_no_state(
         if isinstance(tensor, torch.Tensor)
     ]
     assert all(tensor.isfinite().all() for tensor in tensors) and (tensors or name == "agem")
+
+
+def test_auto_is_of_the_width_that_the_run_ends_with(tiny: TinyRuns, monkeypatch) -> None:
+    """Oracle: the last width of the ladder, for each stage of the run."""
+    widths = []
+
+    def choose(precision: str, device: torch.device, width: int) -> str:
+        widths.append(width)
+        return "fp32"
+
+    monkeypatch.setattr("benchmark.training.run.choose_precision", choose)
+    run = tiny.make_run(tiny.make_config(precision="auto"), "width")
+    run.train(last_stage=0)
+    assert set(widths) == {run.config.model.ladder[-1].hidden_size}

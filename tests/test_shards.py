@@ -123,7 +123,7 @@ def test_shards_on_a_gpu_without_bf16_compute_in_fp32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
-    monkeypatch.setattr("benchmark.training.run.choose_precision", lambda wanted, device: "fp16")
+    monkeypatch.setattr("benchmark.training.run.choose_precision", lambda *arguments: "fp16")
     run = tiny_of("naive", tmp_path).make_run(make_tiny_config("naive", shard=True), "run")
     run.train()
     assert (

@@ -220,7 +220,8 @@ def prepare_stages(
     texts = [stream.corpus.keys[text.name] for text in config.learned]
     # of steps: a table need not be there yet
     keys = [stage.key for stage in make_stage_keys(steps, method, texts)]
-    precision = choose_precision(config.training.precision, world.device)
+    width = config.model.ladder[-1].hidden_size
+    precision = choose_precision(config.training.precision, world.device, width)
     config = set_training(config, precision=precision)
     first = make_stage(config, 0, stream)
     torch.manual_seed(first.seed)
@@ -288,7 +289,8 @@ def print_speed(
         machine = world.describe_hardware()
         table = step_times.check_machine(table_file, machine) if table_file else ()
         costs, rows = measure(configs, build, read, world, pairs, say, table)
-        precision = choose_precision(configs[0].training.precision, world.device)
+        width = configs[0].model.ladder[-1].hidden_size
+        precision = choose_precision(configs[0].training.precision, world.device, width)
         print(format_table(costs, precision, machine))
         if table_file:
             step_times.merge(table_file, rows, machine)

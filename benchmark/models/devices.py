@@ -13,6 +13,7 @@ import torch
 
 CPU = torch.device("cpu")
 WORTHWHILE = 1.2  # a gain of bf16 below this is not worth its rounding
+BASE_WIDTH = 768  # of BERT base, where no width is given
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -94,18 +95,26 @@ def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng((device,), device_type=device.type)
 
 
-def computes_in_bf16(device: torch.device) -> bool:
-    """Whether the device's matrix products have bf16 inputs, and gain from it.
+def computes_in_bf16(device: torch.device, width: int = BASE_WIDTH) -> bool:
+    """Whether the device multiplies bf16 matrices of this width, and gains from it.
 
-    Elsewhere torch emulates that, slower than fp32. Some CPUs have the instructions and are slower
-    with them, so on a CPU a product is timed.
+    Some CPUs have the instructions and are slower with them, so on a CPU a product is timed.
+    """
+    if not has_bf16(device):
+        return False
+    return device.type != "cpu" or measure_bf16_gain(width) >= WORTHWHILE
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device has instructions for bf16.
+
+    Elsewhere torch emulates them, slower than fp32.
     """
     if device.type == "cpu":
         able = torch.cpu.get_capabilities()
         has_it = able.get("amx_bf16") or able.get("avx512_bf16")
         # not under ONEDNN_MAX_CPU_ISA=AVX2, say
-        is_allowed = has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        return bool(is_allowed and measure_bf16_gain() >= WORTHWHILE)
+        return bool(has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
@@ -113,17 +122,18 @@ def computes_in_bf16(device: torch.device) -> bool:
 
 
 @cache
-def measure_bf16_gain() -> float:
+def measure_bf16_gain(width: int) -> float:
     """How many times as fast this CPU multiplies matrices in bf16 as in fp32.
 
-    The product is (512, 768) x (768, 768). Each precision counts its fastest of several turns,
-    which other programs disturb least. It takes a fifth of a second, once in a process.
+    The product is that of a model's layer, (512, width) x (width, width). Each precision counts its
+    fastest of several turns, which other programs disturb least. With a width of 768 it takes a
+    fifth of a second, once in a process.
     """
     seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
     for turn in range(8):
         for dtype in seconds:
-            states = torch.ones(512, 768, dtype=dtype)
-            weights = torch.ones(768, 768, dtype=dtype)
+            states = torch.ones(512, width, dtype=dtype)
+            weights = torch.ones(width, width, dtype=dtype)
             began = time.perf_counter()
             torch.mm(states, weights)
             if turn:  # the first one sets up
@@ -136,15 +146,15 @@ def gains_from_fp16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
-def choose_precision(precision: str, device: torch.device) -> str:
-    """The arithmetic of forward passes.
+def choose_precision(precision: str, device: torch.device, width: int = BASE_WIDTH) -> str:
+    """The arithmetic of forward passes of a model that becomes so wide.
 
-    "auto" is autocast to bf16 where the device computes in it, else to fp16 where that is faster,
+    "auto" is autocast to bf16 where the device gains from it, else to fp16 where that is faster,
     else fp32. Weights, gradients' sums and the optimizer are fp32 in each.
     """
     if precision != "auto":
         return precision
-    if computes_in_bf16(device):
+    if computes_in_bf16(device, width):
         return "bf16"
     return "fp16" if gains_from_fp16(device) else "fp32"
 

@@ -170,7 +170,8 @@ class Run:
         start = None
         if auto:
             start = records.find_last(self.store.read_stage(self.keys[0]), StageLine)
-        precision = choose_precision(self.config.training.precision, self.world.device)
+        width = self.config.model.ladder[-1].hidden_size
+        precision = choose_precision(self.config.training.precision, self.world.device, width)
         if self.config.training.shard and precision == "fp16":
             # of "auto": losses are scaled for whole gradients alone
             precision = "fp32"
