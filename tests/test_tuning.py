@@ -132,3 +132,13 @@ def test_what_a_suite_says_is_said_in_its_search_and_its_tuned_suite(suite: Path
             tuning._write(path, written, "a comment")
             runs = methods.list_runs(load_suite(str(path)))
             assert [(run.training.fused_maps, run.training.decay) for run in runs] == expected
+
+
+def test_twelve_configurations_are_twelve_rates_where_there_are_no_options() -> None:
+    """Oracle: by hand: the twelve differ, and lie on a grid of half powers of two up to 8."""
+    suite = load_suite("demo", {"methods": ["naive"], RATE: 1e-3})
+    searching = search(suite, 12)
+    rates = [row.set.get(RATE, 1e-3) for row in searching.rows]
+    halves = [2 * math.log2(rate / 1e-3) for rate in rates]
+    assert len({round(half) for half in halves}) == 12
+    assert all(abs(half - round(half)) < 1e-9 and abs(half) <= 6 for half in halves)

@@ -27,7 +27,10 @@ from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
 
 DOMAINS = 2  # that configurations are tried on
-RATES = (1.0, 0.5, 2.0, 0.25, 4.0)  # factors of the suite's learning rate, for every method
+# factors of the suite's learning rate, for every method: steps of two, or of its root where more
+# configurations are asked for than there are such
+RATES = (1.0, 0.5, 2.0, 0.25, 4.0)
+FINE_RATES = tuple(2 ** (step / 2) for step in range(-6, 7))
 RATE = "training.learning_rate"
 # settings that may have an entry for each stage
 OF_STAGES = ("domains", "model.ladder", RATE, "training.warmup", "budget.amount")
@@ -86,10 +89,10 @@ def make_search(
 
     It has a row for each trial, on the first domains.
     """
-    if not 1 <= count <= len(RATES):
+    if not 1 <= count <= len(FINE_RATES):
         raise ConfigError(
-            f"--configurations {count}: give 1 to {len(RATES)}; a method without options has no "
-            "more"
+            f"--configurations {count}: give 1 to {len(FINE_RATES)}; a method without options has "
+            "no more"
         )
     trials = []
     for row in rows:
@@ -135,7 +138,8 @@ def _sample_trials(
     names = sorted(space)
     choices = [space[name] for name in names]
     candidates: list[Row] = []
-    for factor, *values in itertools.product(RATES, *choices):
+    rates = RATES if count <= len(RATES) else FINE_RATES
+    for factor, *values in itertools.product(rates, *choices):
         options = dict(row.options)
         options |= dict(zip(names, values, strict=True))
         settings = dict(row.set)
