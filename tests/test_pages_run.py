@@ -40,6 +40,7 @@ REPLACED = {
     # a model of the Hub
     "data.sequence_length=1024": "data.sequence_length=66",
     "budget.amount=500": "budget.amount=1",
+    "budget.amount=10 ": "budget.amount=0.5 ",
 }
 ON_THE_HUB = "allenai/OLMo-2-0425-1B"  # here it is a small one of its kind, in the Hub's cache
 

@@ -7,7 +7,9 @@ imports no code of the project: a fork finds that in the folder of its script.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -17,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -83,6 +86,7 @@ def answer(address: str) -> int:
     parent = os.getppid()
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.freeze()  # else each fork's collections would copy all pages
     # one core: nothing is worth processes side by side, each of which would import torch
     os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     with socket.socket(socket.AF_UNIX) as server:
@@ -120,7 +124,13 @@ def answer(address: str) -> int:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = arguments
-    return run_script(Path(arguments[0]))
+    status = run_script(Path(arguments[0]))
+    # as the interpreter ends, but without seconds in which it frees all that was imported
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def run_script(script: Path) -> int:
