@@ -50,6 +50,8 @@ PROPERTIES: Mapping[str, tuple[str, Show]] = {
 }
 SIZE = tuple(PROPERTIES)[:6]
 Printed = Mapping[tuple[str, str, str, str], PrintedValue]
+# what other text changes: its tokenizer's vocabulary, and how far a budget goes
+OF_TEXT = ("parameters", "recover steps", "adapt steps", "train wall time")
 MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
 
 
@@ -92,6 +94,7 @@ class ArchitectureTable(TableExhibit):
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
         """The lines of a block, one a stage."""
         alike = 0
+        suite = ""
         if printed:
             suite = self.find_paper_suite(part)
             alike = paper_suites.count_by_row(part, suite)[make_slug(runs[0].row)]
@@ -108,6 +111,7 @@ class ArchitectureTable(TableExhibit):
                 if find_last(run.stages[index], DoneLine) is not None:
                     ends.append(run)
             recovers = index > 0 and is_growing
+            is_other = paper_suites.is_other_text(runs[0], index, suite)
             cells = []
             for name in self.properties:
                 value = properties[name]
@@ -120,8 +124,10 @@ class ArchitectureTable(TableExhibit):
                     missing=is_unknown and not ends and is_expected,
                     few_seeds=int(is_measured and len(ends) == 1),
                 )
-                value_of_paper = printed.get((f"m{number}", number, name, ""))
-                cells.append(add_printed(cell, value_of_paper if index < alike else None))
+                value_of_paper = None
+                if index < alike and not (is_other and name in OF_TEXT):
+                    value_of_paper = printed.get((f"m{number}", number, name, ""))
+                cells.append(add_printed(cell, value_of_paper))
             rows.append(TableRow(f"M{number}", tuple(cells)))
         return rows
 

@@ -422,7 +422,7 @@ def to_csv(table: Table) -> str:
     """One line a cell, for other programs.
 
     ci_low and ci_high: the 95% Student t interval of the mean over n_seeds values. pandas reads a
-    domain that is called NA with `keep_default_na=False`.
+    domain that is called NA, and numbers as numbers, with `keep_default_na=False, na_values=""`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

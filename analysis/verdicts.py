@@ -129,6 +129,8 @@ class Verdict:
             return "a run diverged"
         if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
             return "a number is missing in the records of a seed"
+        if any(np.isnan(comparison.text_variance) for comparison in self.comparisons):
+            return "a domain has one validation document"
         seeds = min(len(comparison.changes) for comparison in self.comparisons)
         fewest = count_fewest_seeds(self._tests_of_the_weakest)
         if seeds >= fewest:

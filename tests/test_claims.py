@@ -316,6 +316,11 @@ def test_equal_rows_are_told_apart_by_no_distance():
     with_texts = dataclasses.replace(equal.weakest, text_variance=0.05**2)
     of_texts = dataclasses.replace(equal, comparisons=(with_texts,))
     assert of_texts.reason == "" and of_texts.decidable_from > 0
+    # as `estimate_document_variance` of one document
+    of_one_document = dataclasses.replace(equal.weakest, text_variance=math.nan)
+    undecided = dataclasses.replace(of_texts, comparisons=(of_one_document,))
+    assert "one validation document" in undecided.reason
+    assert math.isnan(undecided.decidable_from)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ SMALLER = {
         "stdlib": "joblib",
         r"max_valid_bytes = [\d_]+": "max_valid_bytes = 6_000",
         r"\bamount = (\[.*?\]|[\d.]+)": "amount = 0.5",
+        "memory_tokens = 50_000": "memory_tokens = 50_000, max_train_tokens = 400_000",
     },
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy
 import pandas
 import pytest
 
@@ -91,15 +92,18 @@ def test_a_row_of_csv_with_other_fields_than_its_header_is_broken(
 
 
 def test_a_domain_called_na_comes_back_from_a_tables_csv() -> None:
-    """Oracle: pandas, as docs/python.md reads such a file."""
+    """Oracle: pandas, as docs/python.md reads such a file. Numbers come back as numbers, also
+    beside a cell that has none.
+    """
     names = ["NA", "None", "nan", "null"]
     columns = tuple(Column("AP", name) for name in names)
-    row = TableRow("Naive", tuple(Cell((2.0,)) for _ in names))
+    row = TableRow("Naive", (*(Cell((2.0,)) for _ in names[1:]), Cell(missing=True)))
     table = Table("t", "t", "Caption.", "Method", columns, (Block("", (row,)),))
     text = to_csv(table)
     command = re.search(r"pandas\.read_csv\([^)]*\)", PYTHON_PAGE.read_text(encoding="utf-8"))
     assert command
     options = command[0].partition(",")[2].rstrip(")")
-    assert options.strip() == "keep_default_na=False"
-    frame = pandas.read_csv(io.StringIO(text), keep_default_na=False)
+    assert options.strip() == 'keep_default_na=False, na_values=""'
+    frame = pandas.read_csv(io.StringIO(text), keep_default_na=False, na_values="")
     assert list(frame["group"]) == names
+    assert list(frame["mean"][:3]) == [2.0] * 3 and numpy.isnan(frame["mean"][3])
