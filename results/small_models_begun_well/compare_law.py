@@ -53,8 +53,10 @@ def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Ratio]]:
         large = ap.get((LARGE, cell), {})
         both = [np.log(values[seed] / large[seed]) for seed in values.keys() & large.keys()]
         if method != LARGE and both:
-            rows = [f"{name}, from {cell[0]:g}k, {cell[1]} tokens" for name in (method, LARGE)]
-            shared = study.compute_text_variance(suite, *rows, last)
+            place = f"from {cell[0]:g}k, {cell[1]} tokens"
+            shared = study.compute_text_variance(
+                suite, f"{method}, {place}", f"{LARGE}, {place}", last
+            )
             ratios.setdefault(method, {})[cell] = Ratio(np.array(both), shared)
     return ratios
 
