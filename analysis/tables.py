@@ -195,9 +195,10 @@ def format_number(value: float, digits: int) -> str:
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
     """Mark the cell of each column whose seeds are all better than all seeds of each other row.
 
-    So nothing is marked of a single seed, nor what several rows share. Nor is a cell marked that is
-    no better than a row that does not compete, such as counts of words. `references`: labels of
-    rows that others are measured against, and that are never the best.
+    So nothing is marked of a single seed, nor what several rows share, nor what all seeds share, as
+    PNN's forgetting is 0 by construction. Nor is a cell marked that is no better than a row that
+    does not compete, such as counts of words. `references`: labels of rows that others are measured
+    against, and that are never the best.
     """
     rows = [list(row.cells) for row in block.rows]
     competes = [row.competes and row.label not in references for row in block.rows]
@@ -217,7 +218,7 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
             if i != best
             for value in values[i]
         ]
-        is_decided = len(values[best]) > 1 and max(values[best]) < min(others)
+        is_decided = len(set(values[best])) > 1 and max(values[best]) < min(others)
         if is_decided:
             rows[best][j] = replace(rows[best][j], best=True)
     marked = (replace(row, cells=tuple(cells)) for row, cells in zip(block.rows, rows, strict=True))

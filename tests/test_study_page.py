@@ -113,13 +113,15 @@ def test_the_maps_comparisons() -> None:
 
 def test_the_studys_table_on_open_text() -> None:
     """Oracle: the report of results/open_text, to the digits shown."""
-    path = ROOT / "results/open_text/report/small/main_pretraining.csv"
+    path = ROOT / "results/open_text/report/main/main_pretraining.csv"
     cells = csv.DictReader(path.read_text("utf-8").splitlines())
     expected: dict[str, list[float]] = {}
     for cell in cells:
         if cell["group"] == "Translations" and "Unigram" not in cell["Method"]:
             expected.setdefault(cell["Method"], []).append(float(cell["mean"]))
     shown = table("Row", "AP", "AP⁺")
-    assert shown.keys() == expected.keys()
+    assert len(shown) == 6 and shown.keys() <= expected.keys()
     for row, cells_shown in shown.items():
-        assert list(map(float, cells_shown)) == pytest.approx(expected[row], abs=0.0501)
+        assert [float(cell.replace("−", "-")) for cell in cells_shown] == pytest.approx(
+            expected[row], abs=0.0501
+        )

@@ -350,6 +350,7 @@ def small_table(text: str = "Naive") -> Table:
         ([(3, 4), (1, 2), (5, 6)], False, 2),
         ([(3, 4), (1, 3), (5, 6)], True, None),  # one seed is no better than one of another row
         ([(3,), (1,), (5,)], True, None),  # of one seed
+        ([(3, 4), (1, 1), (5, 6)], True, None),  # what all seeds share, by construction
         ([(1, 2), (1, 2)], True, None),  # what rows share
         ([(-1, -2), (3, 4), (5, 6)], True, 1),  # negative here: it does not compete, and is worse
         ([(-6, -7), (3, 4), (1, 2)], False, None),  # and is better
