@@ -10,10 +10,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
 from benchmark.settings.optimizers import OPTIMIZERS
 from benchmark.settings.suite import Training
+from benchmark.training.batch_parts import check_method
 from benchmark.training.optimizer import PhaseOptimizer, find_width_factors
 
 WIDTHS = (32, 64, 128, 256)
@@ -94,10 +98,34 @@ def test_which_rates_follow_the_width() -> None:
     [
         ({"rate_scaling": "mup"}, "rate_width"),
         ({"rate_width": 16}, "rate_scaling"),
-        ({"rate_scaling": "mup", "rate_width": 16, "optimizer": "muon"}, "muon"),
     ],
 )
-def test_a_rule_that_does_not_hold_is_refused(settings: dict[str, Any], message: str) -> None:
-    """Oracle: the rule is Adam's, and needs a width."""
+def test_a_rule_without_its_width_is_refused(settings: dict[str, Any], message: str) -> None:
+    """Oracle: by hand: the rule needs a width, and a width alone has no rule."""
     with pytest.raises(ValueError, match=message):
         Training(batch_size=4, learning_rate=RATE, **settings)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "own", "init", "message"),
+    [
+        ("adamw", None, "scaled", ""),
+        ("muon", None, "scaled", "muon"),
+        ("adamw", "sgd", "scaled", "sgd"),
+        ("adamw", None, "fixed", "fixed"),
+    ],
+)
+def test_a_rule_that_does_not_hold_is_refused(
+    optimizer: str, own: str | None, init: str, message: str
+) -> None:
+    """Oracle: the rule is Adam's (a method may bring another optimizer), for scaled weights."""
+    mup = {"training.rate_scaling": "mup", "training.rate_width": 16}
+    suite = load_suite("demo", {**mup, "training.optimizer": optimizer, "model.init": init})
+    [config] = methods.list_runs(suite, ("naive",))
+    method = methods.build("naive", {})
+    method.optimizer = own  # type: ignore[misc]
+    if message:
+        with pytest.raises(ConfigError, match=f"'Naive'.* 'mup' .*{message}"):
+            check_method(config, method)
+    else:
+        check_method(config, method)

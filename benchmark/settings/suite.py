@@ -290,11 +290,6 @@ class Training(Settings):
             raise ValueError(
                 "rate_scaling = 'mup' and rate_width go together: give both or neither"
             )
-        if self.rate_scaling == "mup" and self.optimizer != "adamw":
-            raise ValueError(
-                f"rate_scaling 'mup' is a rule for adamw, not for {self.optimizer}: "
-                "leave rate_scaling out"
-            )
         if self.shard and (self.compile or self.precision == "fp16"):
             raise ValueError(
                 "shard goes neither with compile nor with precision 'fp16': leave one of them out"

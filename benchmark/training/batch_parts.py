@@ -137,10 +137,22 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
 
     Raises ConfigError for phases that do not take the run's budget, for a share of memory that its
     batches cannot hold, for a memory of less than a row, for sources that a stage does not have,
-    and for shards where the method or its optimizer needs whole weights.
+    for shards where the method or its optimizer needs whole weights, and for muP where weights do
+    not begin, or are not moved, as it assumes.
     """
     check_shares(config, method)
     optimizer = choose_optimizer(method, config.training)
+    if config.training.rate_scaling == "mup":
+        if optimizer.name != "adamw":
+            raise ConfigError(
+                f"row {config.row!r}: training.rate_scaling 'mup' is a rule for adamw, not for "
+                f"{optimizer.name}: leave one of them out"
+            )
+        if config.model.init != "scaled":
+            raise ConfigError(
+                f"row {config.row!r}: training.rate_scaling 'mup' needs weights that begin with "
+                f"model.init 'scaled', not {config.model.init!r}: change one of them"
+            )
     if config.training.shard and (method.needs_full_weights or optimizer.needs_full_weights):
         who = "it" if method.needs_full_weights else f"its optimizer {optimizer.name!r}"
         raise ConfigError(
