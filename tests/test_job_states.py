@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.jobs.status import show
 from tests.support.fake_slurm import DONE, FakeSlurm
 from tests.support.suite_folder import ROWS, SuiteFolder, write_suite_of_two, write_task
 
@@ -120,6 +121,7 @@ def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
     assert all(detail in run.detail for detail in details)
     assert run.job is not None
     assert run.job.node == account.split("|")[2]
+    assert (tiny.call("status") == 1) == (expected == "failed")
 
 
 @pytest.mark.parametrize(
@@ -148,14 +150,24 @@ def test_how_a_job_ended_is_in_slurms_accounts(
     assert re.search(rf"{expected} .*{job} .*\bn4\b", capsys.readouterr().out)
 
 
-def test_a_job_that_slurm_holds_is_told_with_its_cure(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: Slurm's command for a job that is held."""
+def test_a_job_that_slurm_holds_is_told_with_its_cure(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: Slurm's command for a job that is held, also of who watches."""
     assert tiny.submit() == 0
     job = tiny.job("ER")
     slurm.held.add(job)
     run = tiny.states()["ER"]
     assert run.state == "waiting"
     assert f"`scontrol release {job}`" in run.detail
+    capsys.readouterr()
+
+    def leave(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        show(tiny.plan().survey, True, sleep=leave)
+    assert f"`scontrol release {job}`" in capsys.readouterr().out
 
 
 def test_how_a_job_ended_that_never_started(tiny: SuiteFolder, slurm: FakeSlurm) -> None:

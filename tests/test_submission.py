@@ -144,6 +144,23 @@ def test_an_edited_suite_waits_for_no_stage_that_it_does_not_need(
     assert before["stages"] in slurm.arrays[tiny.job("MAS")].after
 
 
+def test_what_a_job_waits_for_is_named_to_the_third(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: the dependencies in the report's batch script, of which three are named and the
+    others counted.
+    """
+    rows = []
+    for name in ("naive", "er", "mas", "ewc"):
+        rows.append(f'{{ method = "{name}" }}')
+        tiny.write(*rows)
+        capsys.readouterr()
+        assert tiny.submit() == 0
+    after = slurm.arrays[tiny.waves()[-1]["id"]].after
+    assert len(after) > 4
+    assert f"  after {', '.join(after[:3])} and {len(after) - 3} more\n" in capsys.readouterr().out
+
+
 def test_a_silent_controller_is_waited_for() -> None:
     """Oracle: Slurm's words where its controller is down, which no user repairs."""
     with pytest.raises(SlurmError) as failure:
