@@ -46,8 +46,8 @@ class Text(Settings):
     )
     train: Annotated[tuple[str, ...], PLACE] = Field(
         (),
-        description="files, globs or folders of .jsonl, .txt, .json, .csv or .parquet, also as "
-        ".gz or .zst",
+        description="files, globs or folders of .jsonl, .txt, .json or .csv, also as .gz or .zst, "
+        "or of .parquet",
     )
     valid: Annotated[tuple[str, ...], PLACE] = Field(
         (), description="the same for validation. Without it, a hash of each document decides"
