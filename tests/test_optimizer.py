@@ -27,6 +27,7 @@ from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimizer import PhaseOptimizer, copy_layers, find_rate_factors
 from benchmark.training.step import make_stage
+from tests.support.published_models import published
 from tests.support.record_lines import read_lines
 from tests.support.tiny_suite import write
 
@@ -141,7 +142,9 @@ def test_what_decays(kind: str, decay: str, tmp_path: Path) -> None:
 
 
 def test_published_recipes_decay_matrices_alone(tmp_path: Path) -> None:
-    """Oracle: the rule of docs/suite_keys.md, and ids: what says "all" is what it was before."""
+    """Oracle: the rule of docs/suite_keys.md, for Muon and for a start model, and ids: what says
+    "all" is what it was before.
+    """
     suite = load_suite(str(write(tmp_path)))
     muon = load_suite(str(tmp_path / "tiny.toml"), {"training.optimizer": "muon"})
     said = load_suite(
@@ -149,6 +152,10 @@ def test_published_recipes_decay_matrices_alone(tmp_path: Path) -> None:
     )
     decays = [methods.list_runs(each)[0].training.decay for each in (suite, muon, said)]
     assert decays == ["all", "matrices", "all"]
+    start = {"model.start": str(published(tmp_path / "start", "gpt")), "model.ladder": []}
+    for said_decay, expected in (({}, "matrices"), ({"training.decay": "all"}, "all")):
+        begun = load_suite(str(tmp_path / "tiny.toml"), {**start, **said_decay})
+        assert methods.list_runs(begun)[0].training.decay == expected
     assert "decay" not in describe(methods.list_runs(said)[0], "weights")["training"]
 
 

@@ -98,8 +98,8 @@ class Data(Settings):
     )
     document_mask: Annotated[bool, STEPS] = Field(
         False,
-        description="keep the documents of a sequence apart. The paper does not. A masked "
-        "model may have to predict the `</s>` between them, with or without this",
+        description="keep the documents of a sequence apart. The paper does not. Without this, a "
+        "masked model may have to predict the `</s>` between them",
     )
     memory_tokens: Annotated[int, STEPS] = Field(
         200_000_000,

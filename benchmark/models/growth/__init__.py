@@ -140,8 +140,7 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
         )
     if layers and not config.num_hidden_layers:
         raise ConfigError(
-            f"cannot grow {old} to {layers} layers: it has none to copy; `zero_one_layer` draws "
-            "new ones in a stream"
+            f"cannot grow {old} to {layers} layers: it has none to copy; begin with one"
         )
     step = find_width_step(config)
     if hidden_size % step:
