@@ -18,6 +18,7 @@ from benchmark.settings.texts import Domain, HubDataset
 
 BOOKS = 40
 PAGES = 5
+SMALL = Data(sequence_length=18)
 RECORDS = [
     {"text": f"Page {page} of the book number {book}.", "book": f"book {book}"}
     for page in range(PAGES)
@@ -73,7 +74,7 @@ def test_records_of_a_book_count_as_one_validation_document(tmp_path: Path) -> N
     valid = tmp_path / "valid.jsonl"
     valid.write_text("".join(json.dumps(row) + "\n" for row in rows))
     domain = Domain(name="a", train=(str(train),), valid=(str(valid),), source_field="book")
-    [text] = prepare([domain], Tokenizer(vocabulary=300), Data(), tmp_path / "data").domains
+    [text] = prepare([domain], Tokenizer(vocabulary=300), SMALL, tmp_path / "data").domains
     assert text.info["valid_sources"] == [0, 1, 0, 1, 2, 3, 4]
 
 
