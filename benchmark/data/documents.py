@@ -95,7 +95,7 @@ class RowFields:
     text: TextField = "text"
     source: str = ""
 
-    def list(self) -> list[str]:
+    def list_names(self) -> list[str]:
         texts = [self.text] if isinstance(self.text, str) else self.text
         return [*texts, *filter(None, [self.source])]
 
@@ -490,7 +490,7 @@ def _read_parquet(path: Path, fields: RowFields) -> Rows:
     except ImportError:
         raise DataError(f"{path}: to read .parquet files, `pip install -e .[hf]`") from None
     names = set()
-    for field in fields.list():
+    for field in fields.list_names():
         names.add(field)
         names.add(field.partition(".")[0])
     try:
