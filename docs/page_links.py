@@ -1,5 +1,5 @@
-"""Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links
-and copies.
+"""Pages name others as docs/NAME.md, and figures and pages of studies as ../results/...; on the
+site these are links and copies.
 
 The site begins with README.md. It has each study's reports too, which the repository keeps as
 tables alone.
@@ -24,7 +24,7 @@ from benchmark.ledger.archive import lay_out, read_archives
 from benchmark.ledger.runs import load_runs
 
 ROOT = Path(__file__).parent.parent
-FIGURE = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.png)(?=[)\"])")
+OF_STUDY = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.(?:png|md))(?=[)\"#])")
 OUTSIDE = {
     "README.md": "index.md",
     "results/README.md": "results.md",
@@ -46,9 +46,11 @@ def on_files(files: Any, config: Any) -> Any:
             text = text.replace(f"]({name})", f"]({target})")
         files.append(File.generated(config, page, content=text))
     named = {
-        name for page in files.documentation_pages() for name in FIGURE.findall(page.content_string)
+        name
+        for page in files.documentation_pages()
+        for name in OF_STUDY.findall(page.content_string)
     }
-    for name in sorted(named):
+    for name in sorted(named - OUTSIDE.keys()):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     lines = ["# All tables and figures", "", "Rendered from the records in `results/`."]
     for study, pages in render_reports().items():
@@ -95,7 +97,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
     for name, target in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name}", f"]({target}")
-    parts = re.split(r"(```.*?```|`[^`\n]*`)", FIGURE.sub(r"\1", markdown), flags=re.S)
+    parts = re.split(r"(```.*?```|`[^`\n]*`)", OF_STUDY.sub(r"\1", markdown), flags=re.S)
     linked = [
         re.sub(r"(?<![\w/\[])(?<!\]\()docs/(\w+)\.md", r"[docs/\1.md](\1.md)", part)
         for part in parts[::2]
