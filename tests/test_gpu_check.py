@@ -27,6 +27,18 @@ def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> No
     assert not unknown["ok"] and unknown["error"] == "KeyError: 'nothing'"
 
 
+def test_the_memory_of_a_step_is_computed_beside_its_peak(tmp_path: Path) -> None:
+    """Oracle: the parameters of an OLMo 2 of these sizes by hand, with 16 bytes each for weights,
+    gradients and two moments. The stand-in counts no peak.
+    """
+    figures = do_in_a_process("memory", tmp_path, True, 300)
+    attention = 4 * 64 * 64 + 2 * 64
+    layer = attention + 3 * 64 * 96 + 2 * 64
+    parameters = 2 * layer + 64 + 2 * 300 * 64
+    assert figures["ok"] and figures["peak"] is None
+    assert 16 * parameters < figures["computed"] < 20 * parameters
+
+
 def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
     """Oracle: by hand; what stands around it in the page stays; a second time changes nothing."""
     parts = {"machine": {"said": "1 T4"}, "kills": {"ok": True, "said": "weights | differ by 0"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import methods
-from benchmark.data.tokenizer import Vocabulary
+from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.instruments.export import export_model
 from benchmark.ledger.runs import load_runs
@@ -80,6 +81,23 @@ def published(folder: Path, family: str, **changed: Any) -> Path:
         parameter.data.add_(0.2 * torch.randn_like(parameter))
     network.save_pretrained(folder)
     return folder
+
+
+def test_a_token_for_images_needs_no_row(tmp_path: Path) -> None:
+    """Gemma 3's models of text alone have 262,144 rows, and their tokenizer a token 262,144 for
+    images. Oracle: transformers gives the same ids for text, which has none such.
+    """
+    folder = published(tmp_path / "start", "Gemma 3")
+    plain = AutoTokenizer.from_pretrained(folder)
+    ids = plain("def load(file):").input_ids
+    rows = json.loads((folder / "config.json").read_text())["vocab_size"]
+    plain.add_tokens([f"<unused{i}>" for i in range(rows - len(plain))])
+    plain.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    assert plain.convert_tokens_to_ids("<image_soft_token>") == rows
+    plain.save_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.bpe.encode("def load(file):").ids == ids
+    assert max(tokenizer.bpe.get_vocab().values()) == rows - 1
 
 
 @torch.no_grad()

@@ -252,7 +252,11 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
             "(tokenizer_object)"
         )
     rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    bpe = wrapped.backend_tokenizer
+    eos = _pick_first(wrapped.eos_token_id, wrapped.sep_token_id)
+    bos = _pick_first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
+    pad = _pick_first(wrapped.pad_token_id, eos)
+    mask = _pick_first(wrapped.mask_token_id, -1)
+    bpe = _drop_tokens_without_row(wrapped.backend_tokenizer, rows, {bos, pad, eos, mask})
     set_plain_encoding(bpe)
     largest = max(bpe.get_vocab().values())
     if largest >= rows:
@@ -260,21 +264,40 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
             f"{folder}: its tokenizer has ids up to {largest}, but the model only {rows} rows: "
             "copy the model's own"
         )
-    eos = _pick_first(wrapped.eos_token_id, wrapped.sep_token_id)
     if eos is None:
         raise DataError(
             f"{folder}: its tokenizer has no token that ends a document (eos_token or sep_token)"
             ": name one in tokenizer_config.json"
         )
-    bos = _pick_first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
-    pad = _pick_first(wrapped.pad_token_id, eos)
-    mask = _pick_first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)
     decisive = [json.loads(bpe.to_str()), rows, vars(special)]
     if mask >= 0 and largest + 1 < rows:
         # stages once drew from all rows: they are others
         decisive.append("masked models draw random tokens from the tokenizer's ids")
     return TextTokenizer(bpe, rows, special, digest(decisive))
+
+
+def _drop_tokens_without_row(bpe: Tokenizer, rows: int, used: set[int | None]) -> Tokenizer:
+    """The tokenizer without added tokens that the model has no row for, but those that are used.
+
+    The tokenizer of Gemma 3 has a token for images, of which models of text alone have no row.
+    """
+    content = json.loads(bpe.to_str())
+    kept = []
+    dropped = set()
+    for token in content["added_tokens"]:
+        if token["id"] >= rows and token["id"] not in used:
+            dropped.add(token["content"])
+        else:
+            kept.append(token)
+    if not dropped:
+        return bpe
+    content["added_tokens"] = kept
+    vocabulary = content["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        for token in dropped:
+            vocabulary.pop(token, None)
+    return Tokenizer.from_str(json.dumps(content))
 
 
 def _pick_first(*ids: int | None) -> Any:

@@ -30,18 +30,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import methods
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.data.tokens import Corpus
 from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.comparisons import Weights, load_weights
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.instruments.kills import train_through_kills
+from benchmark.instruments.memory import GIB, estimate_memory
 from benchmark.interpreters import set_up_to_compute
 from benchmark.ledger import records
 from benchmark.ledger.records import EvaluationLine
 from benchmark.ledger.runs import load_runs
+from benchmark.models import LanguageModel
 from benchmark.models.devices import (
     CPU,
     choose_device,
@@ -49,7 +53,9 @@ from benchmark.models.devices import (
     find_accelerators,
     name_device,
 )
+from benchmark.settings.optimizers import find_optimizer
 from benchmark.settings.suite import RunConfig
+from benchmark.training.optimizer import PhaseOptimizer
 from benchmark.training.processes import World, find_code_version
 from benchmark.training.run import Run
 from tests.support import other_device, processes
@@ -351,6 +357,51 @@ def run_side_by_side(place: Place) -> Figures:
     return compare_perplexities([*zip(alone, together, strict=True)], words, {"took": seconds})
 
 
+def measure_memory(place: Place) -> Figures:
+    """Two training steps at the sizes of OLMo 2 1B with random weights, eight rows of 1,024 tokens:
+    the peak of memory beside what `estimate_memory` computes, in GiB.
+    """
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    vocabulary, rows, columns = 300, 2, 16
+    if not place.stand_in:
+        sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+        vocabulary, rows, columns = 100_352, 8, 1024
+    config = AutoConfig.for_model(
+        "olmo2",
+        vocab_size=vocabulary,
+        num_attention_heads=16,
+        pad_token_id=None,
+        max_position_embeddings=4096,
+        **sizes,
+    )
+    forget_memory(place)
+    network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = LanguageModel(network, Vocabulary(vocabulary)).to(place.device).train()
+    named = list(model.named_parameters())
+    training = make_tiny_config("naive").training
+    optimizer = PhaseOptimizer(find_optimizer("adamw"), named, [1.0] * len(named), training)
+    tokens = torch.randint(vocabulary, (rows, columns), device=place.device)
+    positions = torch.arange(columns, device=place.device).expand(rows, -1)
+    for _ in range(2):
+        with torch.autocast(place.device.type, torch.bfloat16, enabled=not place.stand_in):
+            loss = model.compute_mean_loss(tokens, tokens[:, 0] * 0, positions, tokens)
+        loss.backward()
+        optimizer.step(1e-5)
+        model.zero_grad()
+    precision = torch.float32 if place.stand_in else torch.bfloat16
+    computed = estimate_memory(config, rows, columns, precision=precision).total
+    peak = read_peak_memory(place)
+    words = f"computed {computed / GIB:.3g} GiB"
+    if peak is not None:
+        words = f"{peak / GIB:.1f} GiB at the peak, {words}"
+    return {
+        "computed": computed,
+        "peak": peak,
+        "said": words,
+        "ok": peak is None or computed <= peak <= 1.2 * computed,
+    }
+
+
 def run_processes_together(place: Place) -> Figures:
     """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one
     GPU: what they come to. Shards do not go with fp16. For the tests' device two processes on the
@@ -383,8 +434,9 @@ PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their lim
     "kills": (partial(go_on_after_kills, precision="fp32"), 20),
     "fp16 with GradScaler": (partial(go_on_after_kills, precision="fp16"), 20),
     "compile": (compare_compiled_with_eager, 40),
-    "text": (prepare_text, 60),
-    "bert beside Trainer": (partial(time_beside_the_trainer, architecture="bert"), 90),
+    "memory": (measure_memory, 30),
+    "text": (prepare_text, 45),
+    "bert beside Trainer": (partial(time_beside_the_trainer, architecture="bert"), 75),
     "side by side": (run_side_by_side, 45),
     "processes": (run_processes_together, 45),
     "steps": (time_steps_of_methods, 50),
