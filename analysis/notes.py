@@ -36,6 +36,7 @@ def collect_notes(study: Study) -> list[str]:
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
             *note_told_domains(part.runs),
+            *note_fused_maps(part.runs),
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
             *note_changed_code(part.runs),
@@ -312,6 +313,21 @@ def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
     """Rows whose models are told at evaluation which domain a text is of, where others are not."""
     rows = dict.fromkeys(run.row for run in runs if run.reads_domain)
     return [f"Told each text's domain at evaluation: {', '.join(rows)}."] if rows else []
+
+
+def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:
+    """Rows whose Muon took a matrix of several maps, such as query, key and value, as one."""
+    rows = []
+    for run in runs:
+        training = run.line.config.get("training", {})
+        # records from before there was a choice do not name it
+        is_whole = training.get("fused_maps", "whole") == "whole"
+        if training.get("optimizer") == "muon" and is_whole:
+            rows.append(run.row)
+    if not rows:
+        return []
+    listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
+    return [f"Muon took fused query, key and value as one matrix: {listed}."]
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:

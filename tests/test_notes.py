@@ -115,6 +115,23 @@ def test_rows_that_are_told_domains_are_named(tmp_path):
         assert note.endswith(": ER, ELLE.")
 
 
+def test_rows_whose_muon_took_fused_maps_whole_are_named(tmp_path):
+    """Oracle: by hand: of four rows one says so, one is from before there was a choice, one takes
+    them apart, and one is of another optimizer.
+    """
+    study = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    training = {
+        "Naive": {"optimizer": "muon", "fused_maps": "whole"},
+        "EWC": {"optimizer": "muon"},
+        "ER": {"optimizer": "muon", "fused_maps": "apart"},
+        "ELLE": {"optimizer": "adamw", "fused_maps": "whole"},
+    }
+    for run in study.runs:
+        run.line.config = {**run.line.config, "training": training[run.row]}
+    [note] = (note for note in collect_notes(study) if "Muon" in note)
+    assert note.endswith(": Naive, EWC.")
+
+
 def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
     """Oracle: of the row with the lowest perplexities every mark, rank and verdict goes once its
     texts are others, and comes back when they are the same; what it measured stays."""
