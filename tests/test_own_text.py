@@ -275,6 +275,31 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     assert " of a " in warnings[0] and " of t " in warnings[-1]
 
 
+@pytest.mark.parametrize(
+    ("limits", "named", "unnamed"),
+    [
+        ({"max_valid_bytes": 200}, ["max_valid_bytes"], ["max_valid_tokens", "max_train_tokens"]),
+        ({"max_valid_tokens": 64}, ["max_valid_tokens"], ["max_valid_bytes", "max_train_tokens"]),
+        (
+            {"max_valid_bytes": 200, "max_train_tokens": 4000},
+            ["max_valid_bytes", "max_train_tokens"],
+            ["max_valid_tokens"],
+        ),
+    ],
+)
+def test_a_warning_names_the_limits_that_a_suite_sets(limits, named, unnamed, tmp_path) -> None:
+    """Oracle: the suite's keys, of which these leave validation documents out."""
+    domain = Domain(name="a", train=(str(write_text(tmp_path / "a.jsonl", sentences(1, 300))),))
+    data = DATA.model_copy(update={"max_valid_tokens": None, **limits})
+    corpus = prepare([domain], SMALL, data, tmp_path / "data")
+    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
+        update={"domains": (domain,), "data": data}
+    )
+    warning = next(warn_of_text(corpus, config, Place(tmp_path / "data")))
+    assert all(f"data.{key}" in warning for key in named)
+    assert not any(f"data.{key}" in warning for key in unnamed)
+
+
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     """Oracle: by hand: 9 documents of another domain are for validation."""
     first, second = sentences(1, 300), sentences(2, 300)

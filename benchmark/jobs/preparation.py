@@ -26,7 +26,7 @@ from benchmark.downstream.tasks import (
 from benchmark.jobs.text_table import align
 from benchmark.ledger.store import Store
 from benchmark.models.transformer import load_network
-from benchmark.settings.suite import RunConfig, Suite
+from benchmark.settings.suite import Data, RunConfig, Suite
 
 SENTENCE = 20  # tokens: documents that have fewer are single sentences
 DOMAIN_TITLES = (
@@ -131,7 +131,7 @@ def warn_of_text(corpus: Corpus, config: RunConfig, place: Place) -> Iterator[st
     second call need not look for them again.
     """
     domains = (*corpus.domains, *corpus.probes)
-    yield from _warn_of_few_documents(domains)
+    yield from _warn_of_few_documents(domains, config.data)
     copied = [domain.name for domain in domains if domain.info.get("near_copies")]
     if copied:
         yield (
@@ -163,15 +163,18 @@ def warn_of_text(corpus: Corpus, config: RunConfig, place: Place) -> Iterator[st
     yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
 
 
-def _warn_of_few_documents(domains: Sequence[DomainTokens]) -> Iterator[str]:
+def _warn_of_few_documents(domains: Sequence[DomainTokens], data: Data) -> Iterator[str]:
     """One warning for each cure of domains with few validation documents."""
+    limits = ["data.max_valid_tokens" if data.max_valid_tokens else "data.max_valid_bytes"]
+    if data.max_train_tokens:
+        limits.append("data.max_train_tokens")
     names_by_cure: dict[str, list[str]] = {}
     for domain in domains:
         count = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if count >= FEW_DOCUMENTS:
             continue
         if BEYOND in domain.info["skipped"]:
-            cure = "a larger data.max_valid_bytes or data.max_train_tokens"
+            cure = f"a larger {' or '.join(limits)}"
         else:
             cure = (
                 "more documents (a .txt file is one, or set cut_at_blank_lines), `valid` files, "
