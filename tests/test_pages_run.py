@@ -127,7 +127,7 @@ class Side(LifelongMethod):
 # them.
 PLACES = {
     ("adding_a_method.md", "[options.l2_sp]"): Place(
-        "weak.toml", 'extends = "bert_base"\nmethods = ["l2_sp"]\n{block}'
+        "weak.toml", 'methods = ["l2_sp"]\n{block}'
     ),
     ("adding_a_method.md", "def radam"): Place("my_package/radam.py", then=""),
     ("adding_a_method.md", "class WithSide"): Place(

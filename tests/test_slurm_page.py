@@ -32,7 +32,7 @@ def site(cluster: SlurmCluster) -> Iterator[None]:
     """The cluster as the page's reader has it."""
     for name in PARTITIONS:
         scontrol("create", f"PartitionName={name}", "Nodes=ALL", "PriorityTier=2")
-    features = ("AvailableFeatures=a100", "ActiveFeatures=a100")
+    features = ("AvailableFeatures=h100", "ActiveFeatures=h100")
     scontrol("update", f"NodeName={','.join(cluster.nodes)}", *features)
     yield
     subprocess.run(["scancel", "--me"], check=True)

@@ -27,7 +27,7 @@ from benchmark.training.shards import Shards
 class Batch:
     """Rows as the stream makes them and methods see them.
 
-    Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions a row.
+    Shapes: B rows, N text tokens per row (`Data.text_length`), K predicted positions per row.
     """
 
     tokens: Tensor  # (B, 1+N) int64, `<s>` first. For BERT they are corrupted
@@ -56,9 +56,7 @@ class Elapsed:
 
     phase: float = 0.0
     stage: float = 0.0
-    stream: float = (
-        0.0  # of the budget of all stages, so it tells their sum: see `Stage.stream_info`
-    )
+    stream: float = 0.0  # of all stages' budget: see Stage.stream_info
 
 
 class Objective(nn.Module):
@@ -87,8 +85,8 @@ class Learner:
         model: the model that is trained.
         named_parameters, parameters: those that the phase trains, in the model's order.
         world: the processes that train together. `world.add_up` and `world.total` sum over them.
-        autocast: the context in which a method's own forward passes belong. It is fp32's where
-            training is in fp16, of which `accumulate` alone keeps small gradients.
+        autocast: the context in which a method's own forward passes belong. In fp16 training it is
+            fp32, because only `accumulate` scales the loss.
         elapsed: how much of the budget is over in the step at hand.
         learning_rate: of the step at hand, before the factors of `Phase.lr_multipliers`.
         overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.

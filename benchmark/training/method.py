@@ -99,7 +99,7 @@ class StreamInfo:
     """
 
     stages: int
-    size: Size  # the last rung of the ladder
+    size: Size  # the last of the ladder
     budget: float  # of all stages
 
 
@@ -111,22 +111,22 @@ class Stage:
     """
 
     domains: tuple[str, ...]  # so far, the new one last
-    ladder: tuple[Size, ...]  # so far, one size a domain
+    ladder: tuple[Size, ...]  # model sizes so far, one per domain
     spent: float  # what the stages before were given, in the budget's unit
     budget: float  # of this stage
     unit: str  # of the budget: "seconds", "steps", ...
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights, on the CPU
-    # (rows, T) ids of earlier domains' text, masked as in training, or (0, T)
+    # (rows, 1+N) ids of earlier domains' text, masked as in training, or (0, 1+N)
     memory_rows: Callable[[int], Tensor]
-    # a copy of what the stage before was evaluated with, on the CPU; not in the first stage
+    # a copy of what the stage before was evaluated with, on the CPU. Not in the first stage
     previous: Callable[[], LanguageModel]
     stream_info: StreamInfo
 
     @property
     def index(self) -> int:
-        """The stage's place in the stream, 0 for the first domain."""
+        """The stage's number in the run, 0 for the first domain."""
         return len(self.domains) - 1
 
     @property
@@ -144,20 +144,20 @@ class Stage:
 
     @property
     def size(self) -> Size:
-        """The rung of the ladder that a growing method climbs to in this stage."""
+        """The size that a growing method reaches in this stage."""
         return self.ladder[self.index]
 
 
 class LifelongMethod:
     """Naive continued pre-training, and the interface of all methods.
 
-    A subclass is a dataclass in `methods/NAME.py`. Its fields are its hyper-parameters. It
-    overrides what it does differently. Rows of a batch are ordered, new first, then memory, in
-    fixed counts: see `benchmark.training.learner.Batch`.
+    A subclass is a dataclass in `methods/NAME.py`. Its dataclass fields without `init=False` are
+    its options. It overrides what it does differently. Rows of a batch are ordered, new first, then
+    memory, in fixed counts: see `benchmark.training.learner.Batch`.
     """
 
     title: ClassVar[str] = "Naive"  # label of its row
-    # controls and references run only where a suite names them
+    # `baselines` join suites by group. Suites name `controls` and `references`
     group: ClassVar[Group] = "baselines"
     # raised when the code comes to compute something else, so that stages are trained anew
     version: ClassVar[int] = 1
@@ -175,7 +175,7 @@ class LifelongMethod:
     state: ClassVar[tuple[str, ...]] = ()
     # its own optimizer, a record or a name. None is the suite's
     optimizer: ClassVar[Optimizer | str | None] = None
-    # how likely a memory row is of each earlier domain. None is uniform
+    # probability of each earlier domain per memory row. None is uniform
     replay_weights: Sequence[float] | None = None
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
@@ -248,8 +248,8 @@ class LifelongMethod:
     def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
         """Token ids (rows, N) for Source("own"), in this shape.
 
-        They are text alone, drawn from `generator` and nothing else. This is called without
-        gradients in each step, and by each process for the rows of all: they must be the same.
+        Leave out `<s>`, and draw from `generator` alone. Each process calls this in each step,
+        without gradients, for all rows, and must get the same.
         """
         raise NotImplementedError(f"{type(self).__name__} has a source {OWN!r}, and no make_rows")
 
