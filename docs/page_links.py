@@ -103,4 +103,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         for part in parts[::2]
     ]
     parts[::2] = linked
+    # GitHub wants a bar in a table's code escaped, mkdocs shows the escape
+    parts[1::2] = [part if "\n" in part else part.replace(r"\|", "|") for part in parts[1::2]]
     return "".join(parts)

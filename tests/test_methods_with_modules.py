@@ -27,7 +27,7 @@ from benchmark.models.kinds import extended
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.training.method import LifelongMethod, Phase, Source
-from tests.support.thorough import THOROUGH
+from tests.support.thorough import THOROUGH, these_of
 
 CLASSES = {
     "o_lora": "OLora",
@@ -54,7 +54,7 @@ def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
         raise ConfigError(str(error)) from None
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", these_of({"o_lora", "side_network"}, [*CLASSES]))
 def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path: Path) -> None:
     """Oracle: those of `check`; and transformers alone computes the exported model's logits, but
     for a side network, which it has none for.

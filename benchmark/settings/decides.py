@@ -52,10 +52,9 @@ def find_decides(field: FieldInfo) -> Decides | None:
 def describe(settings: BaseModel, *purposes: Purpose) -> dict[str, Any]:
     """The settings that decide one of these, as JSON has them, but those with their default."""
     content: dict[str, Any] = {}
-    for name, field in type(settings).model_fields.items():
+    for name, default, decides in _list_own_fields(type(settings)):
         value = getattr(settings, name)
-        decides = find_decides(field)
-        if value == field.get_default(call_default_factory=True):
+        if value == default:
             continue
         if decides is None:
             inner = _describe_inner(value, purposes)
@@ -64,6 +63,16 @@ def describe(settings: BaseModel, *purposes: Purpose) -> dict[str, Any]:
         elif decides.purpose in purposes:
             content[name] = to_jsonable_python(value)
     return content
+
+
+@cache
+def _list_own_fields(model: type[BaseModel]) -> list[tuple[str, Any, Decides | None]]:
+    """Each field of a model, with its default and what it decides."""
+    fields = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        fields.append((name, default, find_decides(field)))
+    return fields
 
 
 def _describe_inner(value: Any, purposes: tuple[Purpose, ...]) -> Any:
