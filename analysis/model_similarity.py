@@ -55,12 +55,12 @@ from benchmark.data.prepared import prepare_corpus
 from benchmark.ledger import records
 from benchmark.ledger.records import (
     AttentionLine,
-    DoneLine,
     EvaluationLine,
     GrowthRecord,
     LineOfMeasures,
     RunLine,
     SimilarityLine,
+    StageDone,
     find_last,
     select_kind,
 )
@@ -327,7 +327,7 @@ class RunModels:
 
     def read_growth(self, index: int) -> GrowthRecord | None:
         """The record of the stage's growth; None where nothing grew."""
-        return select_kind(self.read_lines(index), DoneLine)[-1].growth
+        return select_kind(self.read_lines(index), StageDone)[-1].growth
 
 
 def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:

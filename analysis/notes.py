@@ -15,7 +15,7 @@ from analysis.study import (
     select_measure,
 )
 from analysis.tables import Block
-from benchmark.ledger.records import DoneLine, find_last
+from benchmark.ledger.records import StageDone, find_last
 from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
@@ -135,7 +135,7 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
             tokens = texts.get(domain.name, {}).get("tokens")
             if not tokens:
                 continue
-            end = find_last(stage, DoneLine)
+            end = find_last(stage, StageDone)
             charged = end.charged.get("tokens") if end else None
             if charged:
                 passes = share * charged / tokens

@@ -14,7 +14,7 @@ from analysis.exhibits import PrintedValue, TableExhibit, add_printed
 from analysis.paper_suites import GROWING
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.ledger.records import DoneLine, find_last
+from benchmark.ledger.records import StageDone, find_last
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 from benchmark.settings.suite import pick_for_stage
@@ -108,7 +108,7 @@ class ArchitectureTable(TableExhibit):
             properties = _collect_properties(runs, index, lines)
             ends = []
             for run in runs:
-                if find_last(run.stages[index], DoneLine) is not None:
+                if find_last(run.stages[index], StageDone) is not None:
                     ends.append(run)
             recovers = index > 0 and is_growing
             is_other = paper_suites.is_other_text(runs[0], index, suite)
@@ -159,7 +159,7 @@ def _collect_properties(
     recover_steps = []
     adapt_steps = []
     for run in runs:
-        end = find_last(run.stages[index], DoneLine)
+        end = find_last(run.stages[index], StageDone)
         if end:
             steps = {phase["name"]: phase["steps"] for phase in end.phases}
             recover_steps.append(steps.get("recover"))

@@ -23,7 +23,6 @@ from analysis.inference import estimate_document_variance
 from analysis.metrics import Floats
 from benchmark.ledger.records import (
     AttentionLine,
-    DoneLine,
     EvaluationLine,
     Line,
     LineOfStage,
@@ -32,6 +31,7 @@ from benchmark.ledger.records import (
     ScoreLine,
     SimilarityLine,
     Spent,
+    StageDone,
     StageLine,
     find_last,
     select_kind,
@@ -526,7 +526,7 @@ def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[Val
     finished = np.full(len(names), np.nan)
     for index, stage in enumerate(run.stages):
         evaluations = select_kind(stage, EvaluationLine)
-        done = find_last(stage, DoneLine)
+        done = find_last(stage, StageDone)
         unit = find_header(stage).budget.unit if stage else ""
         values = [[select_measure(line, name) for name in names] for line in evaluations]
         perplexity = np.array(values, float).reshape(-1, len(names))
@@ -558,7 +558,7 @@ def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[Val
 def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> Values:
     """The line of a stage in `Study.stages`."""
     head = find_header(stage)
-    done = find_last(stage, DoneLine)
+    done = find_last(stage, StageDone)
     unit = head.budget.unit
     provenance = head.provenance
     share = done.cores.share if done else None

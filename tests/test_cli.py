@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import run_all
-from benchmark.ledger.records import DoneLine
+from benchmark.ledger.records import StageDone
 from benchmark.ledger.runs import load_runs
 from tests.support import tiny_suite
 
@@ -107,7 +107,7 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
     code, text = cli("run", "--methods", "naive", "--seeds", 7, *options)
     assert code == 0
     run = next(run for run in load_runs(place / "runs", "tiny") if run.seed == 7)
-    assert next(line for line in run.stages[0] if isinstance(line, DoneLine)).charged["steps"] == 4
+    assert next(line for line in run.stages[0] if isinstance(line, StageDone)).charged["steps"] == 4
 
 
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:

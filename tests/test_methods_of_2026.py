@@ -17,7 +17,7 @@ from transformers import AutoConfig, LlamaForCausalLM
 import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
-from benchmark.ledger.records import DoneLine, find_last
+from benchmark.ledger.records import StageDone, find_last
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.growth import grow
@@ -194,7 +194,7 @@ def test_the_cost_is_the_papers(expanded: Expanded) -> None:
     columns = text + 1  # `<s>` before it
     one_layer = 6 * columns * (4 + 3 * 4) * width**2 + 12 * width * columns**2
     head = 6 * text * run.corpus.vocabulary.text * width
-    done = [find_last(run.store.read_stage(key), DoneLine) for key in run.keys]
+    done = [find_last(run.store.read_stage(key), StageDone) for key in run.keys]
     charged = sum(line.charged["flops"] for line in done if line)
     small = load(run.store.stage_folder(run.keys[0]) / "model").layers
     steps = 30
@@ -406,7 +406,7 @@ def test_what_the_model_writes_is_charged(tmp_path: Path) -> None:
         config = make_tiny_config("self_replay").model_copy(update={"options": {"rows": rows}})
         run = tiny.make_run(config, "store")
         run.train(last_stage=1)
-        done = find_last(run.store.read_stage(run.keys[1]), DoneLine)
+        done = find_last(run.store.read_stage(run.keys[1]), StageDone)
         assert done
         flops[rows] = done.charged["flops"]
     assert flops[108] - flops[8] == pytest.approx(flops[208] - flops[108], rel=0.05)

@@ -132,7 +132,7 @@ def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
         *(("EvaluationLine", step) for step in (0, 3, 2)),
         ("ResumedLine", 2),
     ]
-    assert steps == [*expected, ("EvaluationLine", 6), ("DoneLine", None)]
+    assert steps == [*expected, ("EvaluationLine", 6), ("StageDone", None)]
 
 
 def test_a_second_header_starts_the_stage_anew_and_the_last_of_two_equal_lines_counts(tmp_path):
@@ -231,7 +231,7 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     write_all(path, [STAGE | {"key": "a"}, last, *ends])
     write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a"])])
     [run] = load_runs(tmp_path, "s")
-    done = records.find_last(run.stages[0], records.DoneLine)
+    done = records.find_last(run.stages[0], records.StageDone)
     assert done and done.weights == "last"
     assert archive._describe_result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])

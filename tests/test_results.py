@@ -26,7 +26,7 @@ from benchmark.errors import UserError
 from benchmark.jobs import study as studies
 from benchmark.ledger import archive
 from benchmark.ledger.archive import ResultsError
-from benchmark.ledger.records import DoneLine, EvaluationLine, LaterLine, find_last, select_kind
+from benchmark.ledger.records import EvaluationLine, LaterLine, StageDone, find_last, select_kind
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.ledger.store import Store
 from benchmark.ledger.trained_again import SAME, find_difference
@@ -368,7 +368,7 @@ def test_a_stage_that_suites_trained_to_other_weights_is_in_each_as_it_was(
     for name in ("first", "tiny", "zeroth"):
         store = archive.unpack(study, tmp_path / name, [name])
         weights = {
-            find_last(store.read_stage(path.name), DoneLine).weights
+            find_last(store.read_stage(path.name), StageDone).weights
             for path in store.root.glob("stages/*")
         }
         assert ("0" * 64 in weights) == (name == "tiny") and len(weights) == (
@@ -444,7 +444,7 @@ def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, stu
         first, second = run.stages
         lines = [
             replace(line, charged={**line.charged, "steps": steps})
-            if isinstance(line, DoneLine)
+            if isinstance(line, StageDone)
             else line
             for line in second
         ]

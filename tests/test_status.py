@@ -216,7 +216,7 @@ def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
     ):
         run = config.model_copy(update={"seed": seed})
         line = structs.replace(make_run_line(run), stages=["key"])
-        for each in (line, records.EndedLine())[:kinds]:
+        for each in (line, records.RunDone())[:kinds]:
             records.append(survey.store.run_file(run), each)
     [said] = name_further_seeds(survey.configs, survey.ledger)
     assert said.startswith("! ") and ": 3; --seeds " in said

@@ -28,7 +28,7 @@ from analysis.tables import (
     to_text,
 )
 from benchmark.ledger import records
-from benchmark.ledger.records import DoneLine, EvaluationLine, FailedLine, Titled
+from benchmark.ledger.records import EvaluationLine, FailedLine, StageDone, Titled
 from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -268,7 +268,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     )
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
     assert rows["ER"]["s"].mean == pytest.approx(
-        records.find_last(run.stages[4], DoneLine).charged["seconds"]
+        records.find_last(run.stages[4], StageDone).charged["seconds"]
     )
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean

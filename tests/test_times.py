@@ -9,7 +9,7 @@ import pytest
 
 from analysis.page import render_page
 from analysis.study import Study
-from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine
+from benchmark.ledger.records import CoreShare, EvaluationLine, StageDone
 from tests.support.synthetic import load, study
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
@@ -23,9 +23,9 @@ def forget_cores(data: Study, rows: set[str]) -> Study:
     """
     for run in data.runs:
         for line in run.stages[-1] if run.row in rows else ():
-            if isinstance(line, EvaluationLine | DoneLine):
+            if isinstance(line, EvaluationLine | StageDone):
                 line.charged["seconds"] /= 15
-            if isinstance(line, DoneLine):
+            if isinstance(line, StageDone):
                 line.cores = CoreShare(share=None)
     return Study(data.name, data.runs)
 
@@ -61,10 +61,10 @@ def test_an_empty_cell_of_units_has_its_reason(tmp_path) -> None:
         (run.row, line.charged)
         for run in data.runs
         for line in run.stages[-1]
-        if isinstance(line, EvaluationLine | DoneLine)
+        if isinstance(line, EvaluationLine | StageDone)
     ]
     for line in (line for run in data.runs for stage in run.stages for line in stage):
-        if isinstance(line, EvaluationLine | DoneLine):
+        if isinstance(line, EvaluationLine | StageDone):
             line.charged["flops"] = 10.0 * line.charged["steps"]
     for row, charged in charges:
         if row == "EWC":
@@ -96,7 +96,7 @@ def test_whose_seconds_a_budget_and_a_time_are(unit, whose, tmp_path) -> None:
     data = study(tmp_path, seeds=1, stages=2, unit=unit, rows=ROWS)
     for run in data.runs:
         for line in (line for stage in run.stages for line in stage):
-            if isinstance(line, EvaluationLine | DoneLine):
+            if isinstance(line, EvaluationLine | StageDone):
                 line.charged.setdefault(unit, math.nan)
     for name in ("main_pretraining", "units", "lifelong_metrics"):
         told = [note for note in load(name).build(data).notes if note.startswith("Budgets are ")]

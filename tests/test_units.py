@@ -16,7 +16,7 @@ from analysis.page import render_page
 from analysis.study import Study
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs.executors.slurm.settings import Slurm
-from benchmark.ledger.records import CoreShare, DoneLine, EvaluationLine
+from benchmark.ledger.records import CoreShare, EvaluationLine, StageDone
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -58,7 +58,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     assert "Training rows" in table.read_text()
     for run in load_runs(tmp_path / "runs", "tiny"):
         charged = [
-            line.charged for stage in run.stages for line in stage if isinstance(line, DoneLine)
+            line.charged for stage in run.stages for line in stage if isinstance(line, StageDone)
         ]
         assert [(spent["steps"], spent["rows"]) for spent in charged] == [(4, 40), (4, 40)]
 
@@ -74,7 +74,7 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
             line
             for stage in run.stages
             for line in stage
-            if isinstance(line, EvaluationLine | DoneLine)
+            if isinstance(line, EvaluationLine | StageDone)
         ):
             steps = line.charged["steps"]
             line.charged |= {"seconds": float(steps)} | {

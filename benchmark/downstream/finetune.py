@@ -42,9 +42,9 @@ from benchmark.downstream.tasks import (
 from benchmark.errors import UserError
 from benchmark.ledger import records
 from benchmark.ledger.records import (
-    DoneLine,
     EvaluationLine,
     ScoreLine,
+    StageDone,
     UnscoredLine,
     ZeroShotLine,
     select_kind,
@@ -389,7 +389,7 @@ def find_trained_stage(store: Store, config: RunConfig, index: int) -> str:
     if not keys:
         return ""
     lines = store.read_stage(keys[index])
-    if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine):
+    if records.find_last(lines, StageDone) and records.find_last(lines, EvaluationLine):
         return keys[index]
     return ""
 

@@ -45,7 +45,7 @@ from benchmark.instruments.speed import prepare_stages
 from benchmark.instruments.whole_stages import list_phase_steps, list_random_states
 from benchmark.interpreters import set_up_to_compute
 from benchmark.ledger import records
-from benchmark.ledger.records import DoneLine, EvaluationLine, StageLine
+from benchmark.ledger.records import EvaluationLine, StageDone, StageLine
 from benchmark.ledger.store import Store
 from benchmark.models import architectures, load
 from benchmark.settings.base import ConfigError
@@ -266,7 +266,7 @@ def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
     for key in run.keys:
         lines = run.store.read_stage(key)
         [start] = records.select_kind(lines, StageLine)
-        [done] = records.select_kind(lines, DoneLine)
+        [done] = records.select_kind(lines, StageDone)
         assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
         limit = spent = 0.0
         for phase, costs in zip(start.phases, done.phases, strict=True):
@@ -312,7 +312,7 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     undisturbed = tiny.make_run(config, "dropout")
     steps: list[float] = []
     for key in undisturbed.keys:
-        for line in records.select_kind(undisturbed.store.read_stage(key), DoneLine):
+        for line in records.select_kind(undisturbed.store.read_stage(key), StageDone):
             steps += [phase["steps"] for phase in line.phases]
     ends = [int(end) for end in itertools.accumulate(steps)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})

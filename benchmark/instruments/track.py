@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.files import name_in_errors
-from benchmark.ledger.records import DoneLine, EvaluationLine
+from benchmark.ledger.records import EvaluationLine, StageDone
 from benchmark.ledger.runs import RunRecords, leave_out_older_texts
 from benchmark.ledger.store import Store
 from benchmark.metrics import average_perplexity
@@ -73,7 +73,7 @@ def list_points(run: RunRecords) -> Iterator[Point]:
             if isinstance(line, EvaluationLine):
                 step = round(steps + line.charged["steps"])
                 yield step, line.time, _list_values(line, run, index)
-            elif isinstance(line, DoneLine):
+            elif isinstance(line, StageDone):
                 steps += line.charged["steps"]
 
 

@@ -329,7 +329,7 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     """
     lines = store.read_stage(key)
     evaluation = records.find_last(lines, records.EvaluationLine)
-    done = records.find_last(lines, records.DoneLine)
+    done = records.find_last(lines, records.StageDone)
     ap = None
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]

@@ -262,7 +262,7 @@ def check_budgets(config: RunConfig, run: RunRecords, is_reference: bool) -> Non
     tolerance = 0.0
     for index, lines in enumerate(run.stages):
         start = records.find_last(lines, records.StageLine)
-        done = records.find_last(lines, records.DoneLine)
+        done = records.find_last(lines, records.StageDone)
         if not start or not done:
             raise ResultsError(
                 f"{run.id}: its stage {index} did not end: collect finished runs alone"

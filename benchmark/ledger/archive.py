@@ -210,7 +210,7 @@ def _describe_result(path: Path, content: bytes) -> str:
     """
     if path.name == records.STAGE_FILE:
         stage_lines = records.parse(content, records.STAGE, path)
-        done = records.find_last(stage_lines, records.DoneLine)
+        done = records.find_last(stage_lines, records.StageDone)
         return f"weights {done.weights if done else None}"
     if path.parent.parent.name == "suites":
         run_lines = records.parse(content, records.RUN, path)

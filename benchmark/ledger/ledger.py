@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from benchmark.files import SOURCES, hash_sources
 from benchmark.ledger.keys import StageKey
 from benchmark.ledger.records import (
-    EndedLine,
     LineOfRun,
+    RunDone,
     RunLine,
     StageLine,
     find_last,
@@ -348,7 +348,7 @@ def name_further_seeds(configs: Sequence[RunConfig], ledger: Ledger) -> list[str
             if run.id not in names:
                 continue
             lines = ledger.identify(run).lines
-            if select_kind(lines, EndedLine):
+            if select_kind(lines, RunDone):
                 trained_seeds.add(seed)
     if not trained_seeds:
         return []

@@ -97,7 +97,7 @@ class FailedLine(Line, tag="failed", kw_only=True):
     traceback: str = ""
 
 
-class EndedLine(Line, tag="done", kw_only=True):
+class RunDone(Line, tag="done", kw_only=True):
     """That a run is done."""
 
 
@@ -222,7 +222,7 @@ class CoreShare(Struct, kw_only=True):
     stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
 
 
-class DoneLine(Line, tag="done", kw_only=True):
+class StageDone(Line, tag="done", kw_only=True):
     """The end of a stage: its costs, its growth, and hashes of its weights."""
 
     charged: Spent
@@ -327,8 +327,8 @@ class AttentionLine(Line, tag="attention", kw_only=True):
     reason: str | None  # why it cannot be measured
 
 
-LineOfRun = RunLine | FailedLine | EndedLine
-LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | DoneLine
+LineOfRun = RunLine | FailedLine | RunDone
+LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | StageDone
 LineOfScores = ScoreLine | UnscoredLine | ZeroShotLine
 LineOfMeasures = SimilarityLine | AttentionLine
 
@@ -465,4 +465,4 @@ def _is_beyond(line: LineOfStage, position: tuple[int, int], order: list[str]) -
     """
     if isinstance(line, EvaluationLine | MetricsLine | ResumedLine):
         return (order.index(line.phase), line.step) > position
-    return isinstance(line, DoneLine)
+    return isinstance(line, StageDone)

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from benchmark.ledger import records
 from benchmark.ledger.records import (
-    DoneLine,
     EvaluationLine,
     LineOfStage,
     Measured,
     RunLine,
+    StageDone,
     Titled,
     find_last,
     select_kind,
@@ -105,7 +105,7 @@ class RunRecords:
     @property
     def finished(self) -> int:
         """Number of stages that ran to their end."""
-        return sum(find_last(stage, DoneLine) is not None for stage in self.stages)
+        return sum(find_last(stage, StageDone) is not None for stage in self.stages)
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else

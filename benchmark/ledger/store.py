@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmark.ledger import records
-from benchmark.ledger.records import DoneLine, LineOfStage, RunLine, find_last
+from benchmark.ledger.records import LineOfStage, RunLine, StageDone, find_last
 
 
 class NamedRun(Protocol):
@@ -83,7 +83,7 @@ class Store:
         return records.read_stage(self.stage_file(key))
 
     def is_stage_done(self, key: str) -> bool:
-        return find_last(self.read_stage(key), DoneLine) is not None
+        return find_last(self.read_stage(key), StageDone) is not None
 
     def read_run(self, config: NamedRun) -> list[records.LineOfRun]:
         """The records of a run; nothing of one that has not started."""

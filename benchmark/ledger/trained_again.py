@@ -78,7 +78,7 @@ def compare_stages(
 def read_training(lines: Sequence[records.LineOfStage], texts: Collection[str]) -> Training:
     """What the records of a finished stage say of it, with its perplexities on these texts."""
     start = records.find_last(lines, records.StageLine)
-    done = records.find_last(lines, records.DoneLine)
+    done = records.find_last(lines, records.StageDone)
     machine = "no machine"
     if start:
         threads = start.provenance.hardware.threads

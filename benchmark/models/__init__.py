@@ -33,7 +33,7 @@ def _check_weights(model: LanguageModel, folder: Path) -> None:
     A model that is no stage's is not looked at.
     """
     lines = records.read_stage(folder.parent / records.STAGE_FILE)
-    done = records.find_last(lines, records.DoneLine)
+    done = records.find_last(lines, records.StageDone)
     recorded = ""
     if done:
         recorded = done.trained or "" if folder.name == "trained" else done.weights
@@ -53,5 +53,5 @@ def load_trained(stage: Path) -> LanguageModel:
 
     It is the evaluated one, unless the records name another.
     """
-    done = records.find_last(records.read_stage(stage / records.STAGE_FILE), records.DoneLine)
+    done = records.find_last(records.read_stage(stage / records.STAGE_FILE), records.StageDone)
     return load(stage / ("trained" if done and done.trained else "model"))

@@ -24,7 +24,7 @@ from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokens import Corpus
 from benchmark.files import sweep
 from benchmark.ledger import records
-from benchmark.ledger.records import EndedLine, FailedLine, LineOfRun, RunLine, StageLine
+from benchmark.ledger.records import FailedLine, LineOfRun, RunDone, RunLine, StageLine
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease, LeaseLost
@@ -138,9 +138,9 @@ class Run:
         except Exception as error:
             self._record_failure(index, error)
             raise
-        has_ended = is_known and isinstance(lines[-1], EndedLine)
+        has_ended = is_known and isinstance(lines[-1], RunDone)
         if count == len(self.keys) and not has_ended:
-            self._record(EndedLine())
+            self._record(RunDone())
 
     def _evaluate_start(self, start: Start) -> None:
         """Measure the untouched start model, once for all runs that begin with it."""

@@ -16,12 +16,12 @@ from benchmark import cancel
 from benchmark.cancel import Stopped
 from benchmark.ledger import records
 from benchmark.ledger.records import (
-    DoneLine,
     EvaluationLine,
     Line,
     MetricsLine,
     ResumedLine,
     StageBudget,
+    StageDone,
     StageLine,
 )
 from benchmark.locks import Lease
@@ -343,7 +343,7 @@ class StageRun:
             save(folder / "optimizer.pt", self.carried)
         rows = self.training.micro_batch_size
         is_as_set = rows == self.run.config.training.micro_batch_size
-        line = DoneLine(
+        line = StageDone(
             charged=self.clock.charged,
             phases=self.position.phases,
             growth=self.method.growth,

@@ -24,7 +24,7 @@ from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
 
 import methods
 from benchmark.ledger.archive import open_records
-from benchmark.ledger.records import DoneLine, EvaluationLine, find_last
+from benchmark.ledger.records import EvaluationLine, StageDone, find_last
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
@@ -86,7 +86,7 @@ def time_run(config: RunConfig, run: RunRecords) -> float:
     budget = config.budget.model_copy(update={"reference": str(TIMES)})
     config, total = config.model_copy(update={"budget": budget}), 0.0
     for index, lines in enumerate(run.stages):
-        times, done = find_times(config)[index], find_last(lines, DoneLine)
+        times, done = find_times(config)[index], find_last(lines, StageDone)
         if done and done.charged["steps"]:
             total += times.set_up + sum(
                 phase["steps"] * times.phases[phase["name"]] for phase in done.phases
