@@ -136,7 +136,14 @@ def tune(options: argparse.Namespace) -> int:
     rows = methods.list_rows(suite, options.methods)
     spaces = {row.method: methods.find(row.method).search_space for row in rows}
     lines = tuning.tune(
-        suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs
+        suite,
+        rows,
+        spaces,
+        options.configurations,
+        options.domains,
+        methods.list_runs,
+        methods.build,
+        runs,
     )
     return say(lines)
 

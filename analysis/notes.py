@@ -153,8 +153,8 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
         way = run.line.config.get("tuned")
         if way:
             text = (
-                f"the best of {way['configurations']} configurations, "
-                "whose search comes on top of the budget"
+                f"the best of {way['configurations']} configurations on the first "
+                f"{way.get('domains', 2)} domains, whose search comes on top of the budget"
             )
             ways.setdefault(text, []).append(run.row)
     if not ways:

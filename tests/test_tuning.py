@@ -27,9 +27,11 @@ def check(run: RunConfig) -> None:
     check_method(run, methods.build(run.method, run.options))
 
 
-def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:
+def search(
+    suite: Suite, count: int = 5, check: tuning.Check = check, domain_count: int = 2
+) -> Suite:
     spaces = {name: methods.find(name).search_space for name in methods.list_names()}
-    return tuning.make_search(suite, methods.list_rows(suite), spaces, count, check)
+    return tuning.make_search(suite, methods.list_rows(suite), spaces, count, domain_count, check)
 
 
 def test_all_rows_get_as_many_on_the_first_domains() -> None:
@@ -49,6 +51,18 @@ def test_all_rows_get_as_many_on_the_first_domains() -> None:
     for run in runs:
         assert run.domains == first.domains[:2] and run.model.ladder == first.model.ladder[:2]
         assert (run.seed, run.suite, run.tasks, run.probes) == (3, "demo-tune", (), ())
+
+
+def test_a_search_may_be_on_more_domains() -> None:
+    """Oracle: the demo's first four domains and sizes; its tables say how many there were."""
+    suite = load_suite("demo", {"methods": ["er"]})
+    searching = search(suite, domain_count=4)
+    [first, *_] = methods.list_runs(load_suite("demo"))
+    for run in methods.list_runs(searching):
+        assert (run.domains, run.model.ladder) == (first.domains[:4], first.model.ladder[:4])
+    perplexities = {trial.name: 1.0 for trial in searching.rows}
+    tuned = tuning.pick(suite, methods.list_rows(suite), searching, perplexities).tuned
+    assert tuned and tuned.domains == 4
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Equal tuning: as many configurations for each row, on the first two domains.
+"""Equal tuning: as many configurations for each row, on the first domains.
 
 They are judged by the validation text of these domains. A configuration is a learning rate and a
 method's options out of its `space`. A search is a suite of trials. The best trial of each row then
@@ -26,7 +26,6 @@ from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, pic
 from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
 
-DOMAINS = 2  # that configurations are tried on
 # factors of the suite's learning rate, for every method: steps of two, or of its root where more
 # configurations are asked for than there are such
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0)
@@ -44,6 +43,7 @@ def tune(
     rows: Sequence[Row],
     spaces: Mapping[str, Space],
     count: int,
+    domain_count: int,
     runs_of: Callable[[Suite], Sequence[RunConfig]],
     build: Build,
     runs: Path,
@@ -60,7 +60,7 @@ def tune(
     next_step = f"`python run_all.py tune {suite.called}` picks the best"
     if not trials.exists():
         check = lambda run: check_method(run, build(run.method, run.options))  # noqa: E731
-        searching = make_search(suite, rows, spaces, count, check)
+        searching = make_search(suite, rows, spaces, count, domain_count, check)
         _write(trials, searching, f"{count} configurations of each row of {suite.name}, {author}")
         yield f"wrote {trials}, a suite of {len(searching.rows)} trials; remove it to search anew"
         command = f"python run_all.py run {trials}"
@@ -83,11 +83,16 @@ def tune(
 
 
 def make_search(
-    suite: Suite, rows: Sequence[Row], spaces: Mapping[str, Space], count: int, check: Check
+    suite: Suite,
+    rows: Sequence[Row],
+    spaces: Mapping[str, Space],
+    count: int,
+    domain_count: int,
+    check: Check,
 ) -> Suite:
     """The suite of `count` trials for each row, with the first seed.
 
-    It has a row for each trial, on the first domains.
+    It has a row for each trial, on the first `domain_count` domains.
     """
     if not 1 <= count <= len(FINE_RATES):
         raise ConfigError(
@@ -100,7 +105,7 @@ def make_search(
         samples = _sample_trials(suite, row, run, spaces[row.method], count, check)
         for number, trial in enumerate(samples):
             settings = {
-                key: _take_first(value) if key in OF_STAGES else value
+                key: _take_first(domain_count, value) if key in OF_STAGES else value
                 for key, value in trial.set.items()
             }
             update = {"name": f"{row.name} {number}", "set": settings}
@@ -111,7 +116,7 @@ def make_search(
         section, _, key = path.rpartition(".")
         place = content[section] if section else content
         if key in place:
-            place[key] = _take_first(place[key])
+            place[key] = _take_first(domain_count, place[key])
     names = [domain["name"] for domain in content["domains"]]
     tokenizer = content["tokenizer"]
     tokenizer["domains"] = [name for name in tokenizer["domains"] if name in names]
@@ -216,6 +221,7 @@ def _describe_search(searching: Suite, row_count: int) -> Tuned:
     amount = sum(pick_for_stage(budget.amount, stage) for stage in stages)
     return Tuned(
         configurations=count,
+        domains=len(stages),
         spent=count * amount,
         unit=budget.unit,
     )
@@ -233,9 +239,9 @@ def _find_rate(suite: Suite, row: Row, best: Row) -> PerStage:
     return _scale_rate(rate, first_rate / pick_for_stage(rate, 0))
 
 
-def _take_first(value: Any) -> Any:
+def _take_first(count: int, value: Any) -> Any:
     """The entries for the first domains; a value without entries as it is."""
-    return value[:DOMAINS] if isinstance(value, (list, tuple)) else value
+    return value[:count] if isinstance(value, (list, tuple)) else value
 
 
 def _scale_rate(value: PerStage, factor: float) -> PerStage:

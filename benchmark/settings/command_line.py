@@ -187,6 +187,13 @@ OPTIONS: dict[str, Settings] = {
         "metavar": "N",
         "help": "configurations to try per row (default: 5)",
     },
+    "--domains": {
+        "type": require_at_least(1),
+        "default": 2,
+        "metavar": "N",
+        "help": "try configurations on the first N domains (default: 2). Few domains understate "
+        "forgetting, so too little replay looks best",
+    },
     "--reference": {"type": read_path, "metavar": "FILE", "help": TABLE},
     "--pairs": {
         "type": require_at_least(1),
@@ -277,7 +284,7 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
         "prepare bert_base": ("download and tokenize a suite's text", OF_SUITE),
         "tune demo": (
             "write a suite that tries options, and later one with the best",
-            (*OF_SUITE, "--configurations"),
+            (*OF_SUITE, "--configurations", "--domains"),
         ),
         "speed demo": (
             "compare each method's time and FLOPs per step with Naive's",

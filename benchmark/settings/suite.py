@@ -360,6 +360,7 @@ class Tuned(Settings):
     configurations: Annotated[int, NOTHING] = Field(
         gt=0, description="as many were tried for each row"
     )
+    domains: Annotated[int, NOTHING] = Field(2, gt=0, description="the first ones, of the search")
     spent: Annotated[float, NOTHING] = Field(
         gt=0, description="on a row's search, in the unit of its budget"
     )
