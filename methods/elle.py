@@ -27,7 +27,7 @@ class ELLE(AdaptiveReplay):
     version = 2  # noise is a share of what weights begin with, and no absolute number
     search_space: ClassVar = {
         "recover": (0.1, 0.2, 0.3),
-        "replay_ratio": (0.1, 0.2, 0.3),
+        "replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7),
         "noise": (0.0, 0.5),
     }
     state = ("copied", *AdaptiveReplay.state)

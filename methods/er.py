@@ -15,7 +15,7 @@ from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 @dataclass
 class ER(LifelongMethod):
     title = "ER"
-    search_space: ClassVar = {"replay_ratio": (0.1, 0.2, 0.3, 0.5)}
+    search_space: ClassVar = {"replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7)}
 
     replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ERLarge(LifelongMethod):
     title = "ER (final size)"
     group = "controls"
-    search_space: ClassVar = {"replay_ratio": (0.1, 0.2, 0.3, 0.5)}
+    search_space: ClassVar = {"replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7)}
 
     replay_ratio: Share = 0.1  # share of each batch from memory, as ER's
 

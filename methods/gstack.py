@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class GStack(ER):
     title = "G_stack"
     group = "controls"
-    search_space: ClassVar = {"factor": (2, 4), "replay_ratio": (0.1, 0.2, 0.3, 0.5)}
+    search_space: ClassVar = {"factor": (2, 4), "replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7)}
 
     factor: Literal[2, 3, 4, 5, 6, 7, 8] = 4  # g: how often it stands on itself (paper: 2 to 4)
     # "law": the equation, for FLOPs

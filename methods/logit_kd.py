@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class LogitKD(Distillation):
     title = "Logit-KD"
     search_space: ClassVar = {
-        "replay_ratio": (0.1, 0.2, 0.3),
+        "replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7),
         "distillation": (0.25, 0.5, 1.0),
         "temperature": (1.0, 2.0),
     }
