@@ -107,7 +107,7 @@ class StreamInfo:
 class Stage:
     """The stage that begins, as far as a method may know it.
 
-    It tells nothing of later stages, but for controls in `stream_info`.
+    Of later stages it tells only `stream_info`, which is for controls.
     """
 
     domains: tuple[str, ...]  # so far, the new one last
