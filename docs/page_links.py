@@ -43,13 +43,14 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / source).read_text(encoding="utf-8")
         text = re.sub(r"\]\((\.\./)*docs/", "](", text)
         for name, target in OUTSIDE.items():
-            text = text.replace(f"]({name})", f"]({target})")
+            text = re.sub(rf"\]\({name}(?=[)#])", f"]({target}", text)
         files.append(File.generated(config, page, content=text))
     named = {
         name
         for page in files.documentation_pages()
         for name in OF_STUDY.findall(page.content_string)
     }
+    named |= set(re.findall(r"results/[\w/]+\.md", str(config.nav)))
     for name in sorted(named - OUTSIDE.keys()):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     lines = ["# All tables and figures", "", "Rendered from the records in `results/`."]
