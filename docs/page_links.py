@@ -31,7 +31,11 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "tests/TRIALS.md": "trials.md",
 }
-OUTSIDE |= {"results/small_models_begun_well/details.md": "study_details.md"}
+OUTSIDE |= {
+    "results/small_models_begun_well/details.md": "study_details.md",
+    "results/open_text/README.md": "open_text.md",
+    "results/open_text/plan.md": "open_text_plan.md",
+}
 REPORTS = tempfile.TemporaryDirectory()
 
 
@@ -43,14 +47,14 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / source).read_text(encoding="utf-8")
         text = re.sub(r"\]\((\.\./)*docs/", "](", text)
         for name, target in OUTSIDE.items():
-            text = re.sub(rf"\]\({name}(?=[)#])", f"]({target}", text)
+            link = os.path.relpath(name, Path(source).parent)
+            text = re.sub(rf"\]\({link}(?=[)#])", f"]({target}", text)
         files.append(File.generated(config, page, content=text))
     named = {
         name
         for page in files.documentation_pages()
         for name in OF_STUDY.findall(page.content_string)
     }
-    named |= set(re.findall(r"results/[\w/]+\.md", str(config.nav)))
     for name in sorted(named - OUTSIDE.keys()):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     lines = ["# All tables and figures", "", "Rendered from the records in `results/`."]
