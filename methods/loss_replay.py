@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 class LossReplay(LifelongMethod):
     title = "Replay by loss"
     group = "controls"
+    version = 2  # B is the batch's, where c B is no whole number too
     needs_full_weights = True
     search_space: ClassVar = {"candidates": (0.5, 1.0), "kept": (0.1, 0.25, 0.5)}
 
@@ -57,8 +58,7 @@ class LossReplay(LifelongMethod):
         numbers = [row - begin for row in order[:count] if 0 <= row - begin < len(losses)]
         gradient = learner.gradients()
         learner.accumulate(choose_rows(memory, sorted(numbers), count))
-        new_rows = memory[0].rows / self.candidates
-        share = count / (new_rows + count)
+        share = count / (learner.batch_size + count)
         for parameter, part in zip(learner.parameters, gradient, strict=True):
             if parameter.grad is not None:
                 part.lerp_(parameter.grad, share)

@@ -12,8 +12,9 @@ new model theta learns
 the divergence at each position, as in the authors' code ("kl_pre" with generated text). They draw
 new rows all through training; here a stage draws a memory once and takes its rows from there. It
 does so at its beginning, with the model that the stage before has left, so that the last stage
-draws none. Seconds and FLOPs of it are charged; steps and tokens count batches alone. No text of
-earlier domains is read.
+draws none. Seconds and FLOPs of it are charged; steps and tokens count batches alone. Each token
+costs a pass over its row so far, so long rows cost more than a stage's training: lower `rows`. No
+text of earlier domains is read.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ stays at its peak until it decays at the end (WSD), so that expansion falls into
 
     eta = eta_max min(1, n / w, (1 - n) / d) at the share n of the stream, with w, d of the options.
 
-Here growth comes at the beginning of the first stage before which tau is spent, the width is the
-ladder's last, and each batch has ER's share of memory.
+Here growth comes at the beginning of the first stage before which tau is spent, and with the last
+stage at the latest. The width is the ladder's last, and each batch has ER's share of memory.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 class ZeroOneLayer(ER):
     title = "Zero/one-layer"
     group = "controls"
+    version = 2  # grows with the last stage at the latest
     acts_first = True
     search_space: ClassVar = {"layers": (0, 1), "timing": (0.5, 0.8), "replay_ratio": (0.1, 0.3)}
 
@@ -52,7 +53,8 @@ class ZeroOneLayer(ER):
         full = stage.stream_info.size
         if stage.first:  # a size of no layers is none that a suite may ask for
             return stage.build(full.model_copy(update={"layers": self.layers}))
-        if model.layers == full.layers or stage.spent < self.timing * stage.stream_info.budget:
+        is_due = stage.last or stage.spent >= self.timing * stage.stream_info.budget
+        if model.layers == full.layers or not is_due:
             return model
         if self.layers == 1:
             from benchmark.models.growth import grow

@@ -82,6 +82,19 @@ def test_one_layer_is_expanded_once_and_late() -> None:
     assert method.start_stage(grown, stage_of(2, 9.0)) is grown
 
 
+def test_the_network_is_expanded_with_the_last_stage_at_the_latest() -> None:
+    """Oracle: by hand: two thirds of three equal stages are less than tau = 0.8."""
+    method = build("zero_one_layer", {})
+    stages = [stage_of(index, 10 * index / 3) for index in range(3)]
+    assert stages[2].last
+    model = model_of(2)
+    layers = []
+    for stage in stages:
+        model = method.start_stage(model, stage)
+        layers.append(model.layers)
+    assert layers == [1, 1, 3]
+
+
 def test_the_rate_is_wsds_over_the_stream() -> None:
     """Oracle: eta_max min(1, n / w, (1 - n) / d), by hand."""
     warmup = 0.1
@@ -353,8 +366,9 @@ def test_replay_by_loss_learns_the_worst_rows(micro: int) -> None:
     """
     torch.manual_seed(4)
     model = model_of(2)
-    method = build("loss_replay", {"candidates": 2.0, "kept": 0.25})
+    method = build("loss_replay", {"candidates": 1.9, "kept": 0.25})  # of 4 rows, so 8 are drawn
     learner = learner_of(model, method)
+    learner.batch_size = 4
     new = rows_of(4, memory=False)
     memory = rows_of(8, memory=True)
     logits = model(memory.tokens, memory.domains, memory.positions)
@@ -382,6 +396,7 @@ def test_equal_losses_give_no_more_rows() -> None:
     model = model_of(1)
     method = build("loss_replay", {"candidates": 1.0, "kept": 0.5})
     learner = learner_of(model, method)
+    learner.batch_size = 4
     new = rows_of(4, memory=False)
     one = rows_of(1, memory=True, rows=4)
     tensors = {

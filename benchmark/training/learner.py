@@ -87,6 +87,7 @@ class Learner:
         world: the processes that train together. `world.add_up` and `world.total` sum over them.
         autocast: the context in which a method's own forward passes belong. In fp16 training it is
             fp32, because only `accumulate` scales the loss.
+        batch_size: rows of a step of the suite, over all processes.
         elapsed: how much of the budget is over in the step at hand.
         learning_rate: of the step at hand, before the factors of `Phase.lr_multipliers`.
         overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.
@@ -102,6 +103,7 @@ class Learner:
     ) -> None:
         self.model = model
         self.world = world
+        self.batch_size = training.batch_size
         self.elapsed = Elapsed()
         self.learning_rate = 0.0
         self.overflowed = False

@@ -1,4 +1,4 @@
-"""Draw docs/study.md's figure from the records: `PYTHONPATH=. python
+"""Draw details.md's figure from the records: `PYTHONPATH=. python
 results/small_models_begun_well/draw_map.py`.
 
 Left growth over ER that is as large from the start, right over ER that stays small, each at equal
