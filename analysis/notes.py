@@ -327,7 +327,9 @@ def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:
     if not rows:
         return []
     listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
-    return [f"Muon took fused query, key and value as one matrix: {listed}."]
+    return [
+        f"Muon took matrices of several maps, such as fused query, key and value, as one: {listed}."
+    ]
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
