@@ -111,17 +111,40 @@ def test_the_maps_comparisons() -> None:
     assert lines[1][6] == f"{tests[1].pvalue:.2g}" and len(lines) == 2
 
 
-def test_the_studys_table_on_open_text() -> None:
-    """Oracle: the report of results/open_text, to the digits shown."""
-    path = ROOT / "results/open_text/report/main/main_pretraining.csv"
-    cells = csv.DictReader(path.read_text("utf-8").splitlines())
-    expected: dict[str, list[float]] = {}
-    for cell in cells:
-        if cell["group"] == "Translations" and "Unigram" not in cell["Method"]:
-            expected.setdefault(cell["Method"], []).append(float(cell["mean"]))
-    shown = table("Row", "AP", "AP⁺")
-    assert len(shown) == 6 and shown.keys() <= expected.keys()
-    for row, cells_shown in shown.items():
-        assert [float(cell.replace("−", "-")) for cell in cells_shown] == pytest.approx(
-            expected[row], abs=0.0501
-        )
+def test_the_studys_final_perplexities() -> None:
+    """Oracle: the report of results/open_text, to the digit shown, the lowest first."""
+    rows = ("PNN", "ELLE (exact)", "ER (final size)", "ELLE", "ER", "Naive")
+    [(first, others)] = table(*rows).items()
+    shown = [float(cell) for cell in (first, *others)]
+    expected = final_perplexities("main")
+    assert shown == pytest.approx([expected[row] for row in rows], abs=0.0501)
+    assert shown == sorted(shown)
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "second"),
+    [("small", "ELLE", "ER"), ("large", "ELLE (exact)", "ER (final size)")],
+)
+def test_the_studys_changes_by_budget(model: str, first: str, second: str) -> None:
+    """Oracle: quotients of the reports' means, to a whole percent: a mean of logarithms, which the
+    page has, differs from them by less than half a percent.
+    """
+    lines = table(
+        f"tokens per parameter of the {model} model", "FLOPs", "open text", "archive"
+    ).values()
+    shown = [float(cell.replace("−", "-").removesuffix("%")) / 100 for _, cell, _ in lines if cell]
+    expected = []
+    for suite in ("budget_quarter", "main", "budget_fourfold"):
+        perplexities = final_perplexities(suite)
+        expected.append(perplexities[first] / perplexities[second] - 1)
+    assert shown == pytest.approx(expected, abs=0.01)
+
+
+def final_perplexities(suite: str) -> dict[str, float]:
+    """The average perplexity of each row after the last domain of results/open_text."""
+    path = ROOT / f"results/open_text/report/{suite}/main_pretraining.csv"
+    return {
+        cell["Method"]: float(cell["mean"])
+        for cell in csv.DictReader(path.read_text("utf-8").splitlines())
+        if cell["group"] == "Translations" and cell["column"] == "AP"
+    }
