@@ -58,7 +58,7 @@ NOT_RUN = {
     ".ci/run": "it installs Slurm, and runs these tests",
     "make slurm-demo": "Slurm: it starts a cluster; tests/test_slurm.py has one",
     "make gpu-check": "a GPU; tests/test_gpu_check.py runs it with a stand-in",
-    "python run_all.py run mine.toml --methods er elle --set training": "a GPU for each process",
+    "python run_all.py run code.toml --methods er elle --set training": "a GPU for each process",
     "python run_all.py run bert_base --processes all": "a GPU for each process",
 }
 
@@ -70,6 +70,12 @@ SMALL = "# small\n"
 
 DEMO = ("python", "scipy", "sklearn", "pandas", "torch")
 DOMAIN = '{{ name = "{0}", train = ["../../texts/{0}.jsonl"] }}'
+
+# A suite that `new-suite` wrote.
+WRITTEN = {
+    r"max_valid_bytes = [\d_]+": "max_valid_bytes = 6_000",
+    r"\bamount = [\d.]+": "amount = 0.1",
+}
 
 # Files that are made small before commands use them, by patterns of their text.
 SMALLER = {
@@ -86,13 +92,15 @@ SMALLER = {
         "max_valid_bytes = 60_000": "max_valid_bytes = 6_000",
         r"amount = [\d.]+": "amount = 0.1",
     },
-    "mine.toml": {
+    "code.toml": {
         "stdlib": "joblib",
         r"max_valid_bytes = [\d_]+": "max_valid_bytes = 6_000",
-        r"\bamount = (\[.*?\]|[\d.]+)": "amount = 0.1",
+        r"\bamount = \[.*?\]": "amount = 0.1",
         "learning_rate = 2e-3 }": "learning_rate = 2e-3, evaluations = 1 }",
         "memory_tokens = 50_000": "memory_tokens = 5_000, max_train_tokens = 400_000",
     },
+    "mine.toml": WRITTEN,
+    "news.toml": WRITTEN,
 }
 
 
