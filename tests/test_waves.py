@@ -289,16 +289,16 @@ def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: Fake
 def test_more_than_may_be_submitted_is_gone_on_with(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: MaxSubmitJobs lets four jobs of eight go; `run` says what is left, and later calls
-    submit the rest.
+    """Oracle: MaxSubmitJobs is four, of eight jobs in arrays of one, two, four and one: the array
+    of four does not go, nor what waits for it. `run` says what is left, and the ways out: fewer
+    seeds, or a later call.
     """
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
     told = capsys.readouterr().out
-    assert ": 4 units\n" in told and "slurm.runs_per_job" in told and len(slurm.jobs) == 4
-    assert (
-        tiny.submit("--seeds", "0,1") == 2 and "AssocMaxSubmitJobLimit" in capsys.readouterr().err
-    )
+    assert ": 5 units\n" in told and "--seeds" in told and len(slurm.jobs) == 3
+    assert tiny.submit("--seeds", "0,1") == 2
+    assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
     slurm.most = 100
     assert tiny.submit("--seeds", "0,1") == 0
     units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
@@ -385,7 +385,7 @@ def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> N
     assert tiny.states()["Naive"].state == "waiting"
     more = ("--seeds", "7", "--set", "slurm.runs_per_job=1", "--set", "slurm.ntasks_per_node=3")
     assert tiny.submit(*more) == 2 and re.search(
-        "batch_size 8 .* 3 processes", capsys.readouterr().err
+        "batch of 8 .* 3 processes", capsys.readouterr().err
     )
 
 
@@ -426,16 +426,22 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(
 
 
 @pytest.mark.parametrize(
-    ("owner", "place", "said"),
+    ("owner", "place", "submitted"),
     [
-        (Lease, "try_acquire", "nothing "),
-        (shutil, "copyfile", "nothing "),
-        (DelayedSubmission, "dump", "nothing "),
-        (of_slurm, "_write_note", "100 "),
+        (Lease, "try_acquire", []),
+        (shutil, "copyfile", []),
+        (DelayedSubmission, "dump", []),
+        (of_slurm, "_write_note", ["100"]),
     ],
 )
 def test_a_full_disk_says_what_was_submitted(
-    tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, owner: object, place: str, said: str
+    tiny: SuiteFolder,
+    slurm: FakeSlurm,
+    monkeypatch,
+    capsys,
+    owner: object,
+    place: str,
+    submitted: list[str],
 ) -> None:
     """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the
     second array. Where an error names no file the folder of the jobs' files is named.
@@ -450,7 +456,9 @@ def test_a_full_disk_says_what_was_submitted(
     monkeypatch.setattr(owner, place, full)
     assert tiny.submit() == 2
     [folder] = named or tiny.runs.glob("suites/tiny/jobs/slurm/*/")
-    assert f"No space left on device: '{folder}': {said}" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert str(folder) in told.err and "No space left on device" in told.err
+    assert re.findall(r"^(\d+)  ", told.out, re.MULTILINE) == submitted
 
 
 def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(

@@ -42,6 +42,7 @@ from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ROOT
 from benchmark.settings.suite import RunConfig, Suite
+from benchmark.training.batch_parts import check_method
 
 ORDER = get_args(Kind)
 PARTIAL = 3  # exit status
@@ -139,13 +140,11 @@ def check_plan(plan: Plan) -> None:
             "slurm.gpus_per_node or slurm.exclusive instead"
         )
     for state in plan.wanted:
-        request = Slurm.read(state.config.sections).resolve("train")
-        rows = state.config.training.batch_size
-        if request.runs_per_job == 1 and rows % request.processes:
-            raise ConfigError(
-                f"training.batch_size {rows} cannot be split over {request.processes} processes "
-                f"({request.nodes} nodes of {request.processes_per_node}): change one of them"
-            )
+        config = state.config
+        request = Slurm.read(config.sections).resolve("train")
+        if request.runs_per_job == 1 and request.processes > 1:
+            method = plan.survey.build(config.method, config.options)
+            check_method(config, method, request.processes)
 
 
 def execute(plan: Plan) -> int:
@@ -155,14 +154,7 @@ def execute(plan: Plan) -> int:
     """
     check_plan(plan)
     submission = Submission(plan)
-    try:
-        rest = submission.submit()
-    except OSError as error:
-        arrays = ", ".join(submission.sent)
-        outcome = f"{arrays} were submitted, and no more" if arrays else "nothing was submitted"
-        raise SlurmError(
-            f"{error}: {outcome}; make room there, or repair it, and call `run` again"
-        ) from None
+    rest = submission.submit()
     for refusal in submission.refused:
         print(f"! Slurm refused {refusal}")
     if rest:
@@ -194,7 +186,7 @@ def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Uni
 def _name_cure(refusal: str, kind: str) -> str:
     """What to do where Slurm refuses a kind of job, by the limit that it names."""
     if re.search(FULL, refusal):
-        return "call `run` again as jobs end; slurm.runs_per_job asks for fewer jobs"
+        return "submit fewer by slurm.runs_per_job or --seeds, or call `run` again as jobs end"
     for pattern, key in KEYS.items():
         if re.search(pattern, refusal):
             section = f"slurm.{find_section(kind)}"
@@ -308,9 +300,7 @@ class Submission:
                 tasks = tasks[len(piece) :]
             except Refusal as error:
                 if re.search(FULL, str(error)):
-                    self._largest = len(piece) // 2
-                    if self._largest:  # the queue may have room for some
-                        continue
+                    self._largest = 0  # what waits for these would begin without them
                 cure = _name_cure(str(error), kind)
                 self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}")
                 break  # others may ask for what there is
@@ -506,13 +496,10 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 
     Raises SlurmError as `list_jobs` does.
     """
-    folder = find_notes(suite, store)
     queue = commands.ask_queue({getpass.getuser()})
-    # also reports of earlier calls, which no unit's last job is
-    arrays = _find_tagged(folder, queue) | {note["id"] for note in read_notes(folder)}
-    ids = [id for id in queue if id.partition("_")[0] in arrays]
-    commands.cancel(dict.fromkeys(id.partition("_")[0] for id in ids))
-    return ids
+    arrays = _find_tagged(find_notes(suite, store), queue)
+    commands.cancel(arrays)
+    return [id for id in queue if id.partition("_")[0] in arrays]
 
 
 # What `run_all.py doctor` asks of Slurm
