@@ -52,6 +52,7 @@ from torch import Tensor
 
 from analysis.metrics import compute_ars
 from benchmark.data.prepared import prepare_corpus
+from benchmark.devices import choose_device, evaluating
 from benchmark.ledger import records
 from benchmark.ledger.records import (
     AttentionLine,
@@ -67,7 +68,6 @@ from benchmark.ledger.records import (
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import choose_device, evaluating
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.settings.base import digest

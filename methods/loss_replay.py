@@ -70,7 +70,7 @@ def compute_row_losses(learner: Learner, batch: Batch) -> Tensor:
     import torch
     import torch.nn.functional as F
 
-    from benchmark.models.devices import evaluating
+    from benchmark.devices import evaluating
     from benchmark.models.fast_operators import at_least_fp32
 
     with torch.no_grad(), evaluating(learner.model), learner.autocast:

@@ -48,9 +48,7 @@ WITHOUT_TORCH = (
     *("analysis.page", "analysis.report", "run_all"),
 )
 READS_A_CLOCK = {f"benchmark.training.{name}" for name in ("clock", "progress", "processes")}
-READS_A_CLOCK.add(
-    "benchmark.models.devices"
-)  # which times bf16 on a CPU, where precision is "auto"
+READS_A_CLOCK.add("benchmark.devices")  # which times bf16 on a CPU, where precision is "auto"
 MOST_NODES = 5_200  # syntax nodes of a file, a size that no layout changes
 MOST_LINES = 75  # of a function, which is read on one screen
 

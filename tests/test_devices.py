@@ -19,13 +19,14 @@ from msgspec import structs
 
 import methods
 from analysis import model_similarity
+from benchmark import devices
 from benchmark.downstream.classifier import SavedModel, fit_discriminator
 from benchmark.downstream.finetune import score
 from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.instruments.export import export_model
 from benchmark.ledger.store import Store
-from benchmark.models import devices, load
+from benchmark.models import load
 from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import Budget
 from benchmark.training.processes import World, start_fork_server
@@ -241,7 +242,7 @@ def test_one_file_asks_torch_for_devices() -> None:
         and ast.unparse(node.value) == "torch"
         and node.attr in of_devices
     }
-    assert asking == {"benchmark.models.devices"}
+    assert asking == {"benchmark.devices"}
 
 
 def test_the_gain_of_bf16_is_a_ratio_of_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ import torch
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
+from benchmark.devices import evaluating
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
-from benchmark.models.devices import evaluating
 from benchmark.models.kinds.lora import list_linear_maps
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Size, Training

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import methods
-from benchmark.models.devices import evaluating
+from benchmark.devices import evaluating
 from benchmark.settings.suite import Data
 from benchmark.training.learner import Learner
 from benchmark.training.method import Phase

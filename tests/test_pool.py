@@ -19,14 +19,13 @@ import torch
 from threadpoolctl import threadpool_info
 
 import methods
-from benchmark import cancel
+from benchmark import cancel, devices
 from benchmark.jobs import pool
 from benchmark.jobs.executors import local
 from benchmark.jobs.pool import do_unit, share_machine
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
-from benchmark.models import devices
 from benchmark.settings.base import ConfigError
 from benchmark.training.processes import Sources, join
 from tests.support import processes

@@ -12,11 +12,11 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import methods
-from benchmark import cancel
+from benchmark import cancel, devices
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns, make_tiny_config
-from benchmark.models import devices, load
+from benchmark.models import load
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning

@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch.distributed.elastic.utils.distributed import get_free_port
 
+from benchmark import devices
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs.executors import local
 from benchmark.jobs.executors.local import count_processes, launch
-from benchmark.models import devices
 from benchmark.settings.base import ConfigError
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join

@@ -22,6 +22,13 @@ from torch import Tensor, nn
 from benchmark import cancel
 from benchmark.cancel import Stopped
 from benchmark.data.prepared import prepare_corpus
+from benchmark.devices import (
+    autocast,
+    choose_device,
+    choose_precision,
+    is_out_of_memory,
+    keep_random_numbers,
+)
 from benchmark.downstream.classifier import (
     Pick,
     Rows,
@@ -51,13 +58,6 @@ from benchmark.ledger.records import (
 )
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
-from benchmark.models.devices import (
-    autocast,
-    choose_device,
-    choose_precision,
-    is_out_of_memory,
-    keep_random_numbers,
-)
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 
 from benchmark import cancel
 from benchmark.data.tokenizer import encode_texts
+from benchmark.devices import choose_device, keep_random_numbers
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
 from benchmark.downstream.zero_shot import (
     ZERO_SHOT,
@@ -37,7 +38,6 @@ from benchmark.ledger import records
 from benchmark.ledger.records import UnscoredLine, ZeroShotLine
 from benchmark.ledger.store import Store
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import choose_device, keep_random_numbers
 from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Evaluate

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmark import cancel
+from benchmark.devices import choose_device
 from benchmark.downstream.classifier import SavedModel, Texts, choose_prompt_domains
 from benchmark.downstream.tasks import TaskData, fit_linear, score_predictions
 from benchmark.ledger.records import ScoreLine
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import choose_device
 from benchmark.settings.tasks import SPLITS, Prompt, Split
 
 Features = dict[Split, NDArray[np.float32]]

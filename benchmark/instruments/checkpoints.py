@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 from benchmark.data import corpus
 from benchmark.data.tokenizer import TextTokenizer, Vocabulary, encode_texts, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
+from benchmark.devices import choose_device
 from benchmark.files import CHECKSUMS, replace_folder, write_checksums
 from benchmark.models import LanguageModel, growth, load
-from benchmark.models.devices import choose_device
 from benchmark.models.transformer import find_kind, load_network, read_configuration, read_tokenizer
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data

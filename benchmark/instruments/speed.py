@@ -23,10 +23,10 @@ import torch
 
 from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokens import Corpus
+from benchmark.devices import HALF, choose_precision
 from benchmark.ledger.records import Hardware
 from benchmark.ledger.store import Store
 from benchmark.models import LanguageModel
-from benchmark.models.devices import HALF, choose_precision
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times

@@ -64,7 +64,7 @@ def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]
     ConfigError where runs must have physical cores and GPUs of their own, and there are not so
     many.
     """
-    from benchmark.models.devices import find_accelerators
+    from benchmark.devices import find_accelerators
 
     # something beside a run would shorten a wall time
     timed = any(UNITS[run.budget.unit].is_wall_time for run in runs)
@@ -116,7 +116,7 @@ def share_job(count: int, core_count: int, is_alone: bool) -> list[Slot]:
 
     They are pinned to cores, unless there are more of them than it may use and it is not alone.
     """
-    from benchmark.models.devices import find_accelerators
+    from benchmark.devices import find_accelerators
 
     cores = list_physical_cores()
     _, gpus = find_accelerators()
@@ -297,7 +297,7 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     import torch
     from threadpoolctl import threadpool_limits
 
-    from benchmark.models.devices import take_share
+    from benchmark.devices import take_share
     from benchmark.training.processes import join
 
     os.environ.update(environment)  # the server knows the variables of its own start

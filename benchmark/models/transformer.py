@@ -26,11 +26,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from benchmark.data.tokenizer import UNUSED, Special, Vocabulary, set_plain_encoding
+from benchmark.devices import keep_random_numbers
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, replace_folder, write_checksums
 from benchmark.models import architectures
 from benchmark.models.architectures import Architecture, Shape
-from benchmark.models.devices import keep_random_numbers
 from benchmark.models.fast_operators import cross_entropy, linear_cross_entropy, use_fast_dropout
 from benchmark.settings.base import ConfigError
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from benchmark.data.tokens import DomainTokens
+from benchmark.devices import autocast, evaluating
 from benchmark.ledger import records
 from benchmark.ledger.records import EvaluationLine, LaterLine, StageLine
 from benchmark.models import LanguageModel
-from benchmark.models.devices import autocast, evaluating
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, count_predictions
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmark.devices import autocast, send
 from benchmark.models import LanguageModel
-from benchmark.models.devices import autocast, send
 from benchmark.settings.suite import Training
 from benchmark.training.processes import World
 from benchmark.training.shards import Shards

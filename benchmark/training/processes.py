@@ -29,12 +29,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from benchmark.devices import choose_device, name_device, synchronize
 from benchmark.errors import UserError
 from benchmark.files import hash_sources, replace_folder
 from benchmark.interpreters import standing_in_code
 from benchmark.ledger.ledger import find_sources
 from benchmark.ledger.records import Hardware, Provenance
-from benchmark.models.devices import choose_device, name_device, synchronize
 from benchmark.settings.names import ROOT
 
 T = TypeVar("T")

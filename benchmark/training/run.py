@@ -22,6 +22,7 @@ from benchmark import cancel
 from benchmark.cancel import Stopped
 from benchmark.data.prepared import prepare_corpus
 from benchmark.data.tokens import Corpus
+from benchmark.devices import choose_precision, is_out_of_memory, strict_algorithms
 from benchmark.files import sweep
 from benchmark.ledger import records
 from benchmark.ledger.records import FailedLine, LineOfRun, RunDone, RunLine, StageLine
@@ -29,7 +30,6 @@ from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained
-from benchmark.models.devices import choose_precision, is_out_of_memory, strict_algorithms
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.training import checkpoint

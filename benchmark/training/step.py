@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmark.data.sampling import draw_bits
+from benchmark.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.models import LanguageModel, build
-from benchmark.models.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.batch_parts import Draw, check_split

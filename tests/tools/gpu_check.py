@@ -35,6 +35,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.data.tokens import Corpus
+from benchmark.devices import (
+    CPU,
+    choose_device,
+    choose_precision,
+    find_accelerators,
+    name_device,
+)
 from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.comparisons import Weights, load_weights
@@ -46,13 +53,6 @@ from benchmark.ledger import records
 from benchmark.ledger.records import EvaluationLine
 from benchmark.ledger.runs import load_runs
 from benchmark.models import LanguageModel
-from benchmark.models.devices import (
-    CPU,
-    choose_device,
-    choose_precision,
-    find_accelerators,
-    name_device,
-)
 from benchmark.settings.optimizers import find_optimizer
 from benchmark.settings.suite import RunConfig
 from benchmark.training.optimizer import PhaseOptimizer

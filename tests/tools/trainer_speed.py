@@ -22,7 +22,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from benchmark.models.devices import choose_precision, is_out_of_memory, synchronize
+from benchmark.devices import choose_precision, is_out_of_memory, synchronize
 from benchmark.settings.suite import RunConfig
 
 WARM_UP = 3  # steps

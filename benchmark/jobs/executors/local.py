@@ -118,7 +118,7 @@ def execute(plan: Plan) -> int:
 
 def _tell_idle_gpus(count: int) -> None:
     """Say how many GPUs stand idle while so many are in use."""
-    from benchmark.models.devices import find_accelerators
+    from benchmark.devices import find_accelerators
 
     _, gpus = find_accelerators()
     idle = gpus - count
@@ -135,7 +135,7 @@ def _do_small_units(units: Sequence[Unit], worker: Worker, show: Show) -> list[U
 
     With a GPU they are done one after the other. Returns those that failed.
     """
-    from benchmark.models.devices import find_accelerators
+    from benchmark.devices import find_accelerators
 
     cores = list_physical_cores()
     _, gpus = find_accelerators()
@@ -149,7 +149,7 @@ def count_processes(number: int | Literal["all"]) -> int:
 
     Raises ConfigError for all GPUs of a machine that has none.
     """
-    from benchmark.models.devices import find_accelerators
+    from benchmark.devices import find_accelerators
 
     if number != "all":
         return number
@@ -246,7 +246,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     """
     import torch
 
-    from benchmark.models.devices import find_accelerators
+    from benchmark.devices import find_accelerators
 
     kind, number = find_accelerators()
     count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"

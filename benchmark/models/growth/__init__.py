@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from benchmark.devices import evaluating
 from benchmark.ledger.records import GrowthRecord
 from benchmark.models import architectures
 from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, list_parts
-from benchmark.models.devices import evaluating
 from benchmark.models.growth.exact import Exact, Fit, Padding, fit_head, silence_copies
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, Width, plan_layers
 from benchmark.settings.base import ConfigError

@@ -26,6 +26,7 @@ from submitit.helpers import TorchDistributedEnvironment
 
 from benchmark import cancel
 from benchmark.cancel import Stopped, Taken
+from benchmark.devices import find_accelerators
 from benchmark.errors import UserError
 from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.executors.slurm import commands
@@ -34,7 +35,6 @@ from benchmark.jobs.executors.slurm.settings import find_section
 from benchmark.jobs.pool import StopSignals, share_job, work_through
 from benchmark.jobs.work import Starts, Unit, Worker
 from benchmark.locks import JOB
-from benchmark.models.devices import find_accelerators
 from benchmark.training.processes import (
     NODE,
     Sources,

@@ -116,7 +116,7 @@ def has_bf16(device: torch.device) -> bool:
         # not under ONEDNN_MAX_CPU_ISA=AVX2, say
         return bool(has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     return bool(supported and supported())
 
