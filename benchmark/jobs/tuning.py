@@ -72,6 +72,7 @@ def tune(
     if unfinished:
         total = len(searching.rows)
         yield f"{unfinished} of the {total} trials in {trials} have not ended below {runs}"
+        yield f"  they search {len(searching.domains)} domains; remove {trials} to search anew"
         command = f"python run_all.py run {trials} --runs {shlex.quote(str(runs))}"
         yield f"next: `{command}` trains them; then {next_step}"
         return
