@@ -20,6 +20,7 @@ from benchmark.instruments.conformance import TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.training.method import LifelongMethod
 from methods.pnn import PNN
+from tests.support.thorough import only_thorough
 
 
 @dataclass
@@ -167,6 +168,7 @@ def make_tiny(name: str, folder: Path) -> TinyRuns:
     return TinyRuns(name, build, folder)
 
 
+@only_thorough
 def test_two_processes_are_compared_by_what_they_predict(tmp_path) -> None:
     """Oracle: by hand. A bias of attention's keys changes no softmax, so that L2-SP is fair
     whatever Adam makes of it. Noise of another seed's run is not: two fresh processes do not have
