@@ -49,7 +49,7 @@ needs_slurm = [
         f"{' '.join(missing)}",
     ),
 ]
-PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
+PATIENCE = 300.0  # seconds; on an idle machine nothing takes more than an eighth of it
 STEPS = 200  # of the second stage, evaluated every tenth
 WORDS = {
     "wood": "oak ash elm fir pine birch leaf root bark moss",
