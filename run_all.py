@@ -303,6 +303,12 @@ def describe_names(kind: str) -> Iterator[str]:
     from analysis import catalogue
     from benchmark.settings import names
 
+    if kind == "studies":
+        for study in sorted(names.STUDIES.glob("*/")):
+            count = len(list(study.glob("*.toml")))
+            title = names.read_first_line(study / "plan.md")
+            yield from describe_entry(study.name, title, f"suites in {study}: {count}")
+        return
     folders: dict[str, list[str]] = {
         "methods": [*methods.__path__],
         "tables": [str(catalogue.FOLDER)],
@@ -402,7 +408,7 @@ COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
 ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
     "run": "ended; jobs go on that were submitted, and `run` goes on from its last checkpoint",
-    "status": "ended, and nothing of what it shows is; `run` goes on with it",
+    "status": "ended; this stops no run",
     "check": "ended; `check` keeps nothing, and the same command tries all again",
 }
 ASKS = ("-h", "--help", "--version")  # asked without a command

@@ -285,8 +285,7 @@ def _draw_by_stage(
 ) -> None:
     """Means over seeds of values by row_index, row, stage and seed, on an axis of `stages`.
 
-    `empty_text` stands there if there are no values. Rows stand beside each other at a stage, so
-    that bars from the lowest to the highest seed do not hide each other.
+    `empty_text` stands there if there are no values. Bars go from the lowest to the highest seed.
     """
     labelled = stages[:: figures.find_label_step(len(stages))]
     axis.set_xticks(labelled, [f"M{stage + 1}" for stage in labelled])
@@ -295,10 +294,8 @@ def _draw_by_stage(
         write_in_empty_panel(axis, empty_text)
         return
     table = values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
-    lines = list(table.groupby(level=[0, 1]))
-    for place, ((_, row), line) in enumerate(lines):
-        aside = 0.7 * ((place + 0.5) / len(lines) - 0.5)
-        x = line.index.get_level_values("stage") + aside
+    for (_, row), line in table.groupby(level=[0, 1]):
+        x = line.index.get_level_values("stage")
         style = style_of[str(row)]
         colour = style["color"]
         order = 2 - (colour == figures.GREY)

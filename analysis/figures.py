@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib
 import numpy as np
@@ -96,6 +96,8 @@ class FigureExhibit(Exhibit):
     The paper prints no numbers for its figures, so that all are ours.
     """
 
+    environment: ClassVar[str] = "figure"  # in LaTeX
+
     def _draw(self, study: Study) -> CaptionedFigure:
         """The figure of the suites that it shows, drawn under `style`."""
         raise NotImplementedError
@@ -112,12 +114,12 @@ class FigureExhibit(Exhibit):
     def write_latex(self, study: Study, sentences: str) -> str:
         """A figure environment with the PDF and its whole caption."""
         caption = f"{self.describe(self.select(study))} {sentences}".strip()
-        return f"""\\begin{{figure}}[t]
+        return f"""\\begin{{{self.environment}}}[t]
 \\centering
 \\includegraphics[width=\\linewidth]{{{self.name}.pdf}}
 \\caption{{{escape_latex(caption)}}}
 \\label{{{self.label}}}
-\\end{{figure}}
+\\end{{{self.environment}}}
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,8 @@ class MatrixFigure(FigureExhibit):
     columns are the domains' places, as lines are. Where runs begin with a start model its own
     perplexities are the first line.
     """
+
+    environment: ClassVar[str] = "figure*"  # in one column its numbers are too small to read
 
     def _draw(self, study: Study) -> CaptionedFigure:
         matrices = [matrix for part in study.parts for matrix in self._make_matrices(part)]

@@ -83,13 +83,14 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, vie
             edited += note_edited_code(part.stages) + note_other_sources(part.runs)
         for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
             print(f"! {warning}")
-        print(to_text(dataclasses.replace(table, notes=(), warnings=())))
-        print(table.reading)
-        suffix = "" if view == "ours" else ".both"
-        print(f"notes on it: {len(table.notes)}, in {folder / first.name}{suffix}.md")
     names = [exhibit.name for exhibit in exhibits if exhibit is not first]
     if names:
-        print(f"also in {folder}: {', '.join(names)}")
+        print(f"in {folder}: {', '.join(names)}")
+    if first:
+        suffix = "" if view == "ours" else ".both"
+        print(f"in {folder / first.name}{suffix}.md, with {len(table.notes)} notes:")
+        print(to_text(dataclasses.replace(table, notes=(), warnings=())))
+        print(table.reading)
 
 
 def name_lack(study: Study) -> str:

@@ -81,7 +81,7 @@ def test_states_of_jobs_in_the_queue(
             "interrupted",
             " cancelled; 0 of",
         ),
-        ("", "interrupted", " before it began; 0 of"),
+        ("", "interrupted", " left no log; 0 of"),
         (DONE, "todo", ""),
     ],
 )
@@ -102,8 +102,8 @@ def test_how_a_job_ended_is_in_its_files(
     [
         ("FAILED|0:53|n4", "failed", ("failed on n4 ", "(0:53)", 'slurm.exclude = "n4"')),
         ("NODE_FAIL|0:0|n4", "failed", ("failed on n4 ",)),
-        ("CANCELLED by 0|0:0|None assigned", "interrupted", (" before it began",)),
-        ("RUNNING|0:0|n4", "interrupted", (" before it began",)),
+        ("CANCELLED by 0|0:0|None assigned", "interrupted", (" left no log",)),
+        ("RUNNING|0:0|n4", "interrupted", (" left no log",)),
     ],
 )
 def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(

@@ -482,8 +482,9 @@ def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
     exhibits = [load(name) for name in ("main_pretraining", "units", "trend_ap")]
     report._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("also")] == [
-        f"also in {tmp_path}: units, trend_ap"
+    assert [line for line in lines if line.startswith("in ")] == [
+        f"in {tmp_path}: units, trend_ap",
+        f"in {tmp_path}/main_pretraining.md, with 2 notes:",
     ]
 
 

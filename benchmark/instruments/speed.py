@@ -254,7 +254,7 @@ def format_table(costs: Sequence[Cost], precision: str, machine: Hardware) -> st
             "row": cost.row,
             "stage": str(cost.stage + 1),
             "phase": cost.phase,
-            "ms a step": f"{1000 * cost.seconds:,.1f}",
+            "ms per step": f"{1000 * cost.seconds:,.1f}",
             "tokens/s": f"{cost.tokens / cost.seconds:,.0f}",
             "GFLOP/s": f"{cost.flops / cost.seconds / 1e9:,.0f}",
             "peak": f"{cost.peak / 1e9:,.0f}",

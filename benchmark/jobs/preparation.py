@@ -145,8 +145,8 @@ def warn_of_text(corpus: Corpus, config: RunConfig, place: Place) -> Iterator[st
             short.append(f"{domain.name} ({length:.0f} tokens)")
     if short:
         yield (
-            f"short documents: {', '.join(short)}, so a row joins unrelated ones. Where they are "
-            "sentences of longer texts, join them"
+            f"short documents: {', '.join(short)}, so a sequence joins unrelated ones. Where they "
+            "are sentences of longer texts, join them"
         )
     shared = find_shared_documents(corpus, place)
     overlaps = []

@@ -277,21 +277,23 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
 
 
 def _note_failed_scores(states: Sequence[RunState]) -> list[str]:
-    """A note on each model with scores that could not be computed.
+    """A note on the models with scores that could not be computed, with the first of them.
 
-    That on a model which runs share names the first of these.
+    Of a model which runs share it names the first run.
     """
-    notes: dict[str, str] = {}
-    for state in reversed(states):
+    failures: dict[str, str] = {}  # by the key of a model's stage
+    for state in states:
         for model in state.scored:
-            if not model.failed:
-                continue
-            notes[model.model] = (
-                f"! {state.config.label}: the model of stage {model.model} lacks scores "
-                f"({model.missing}), as computing them failed: {model.failed}; "
-                "`run --retry-failed` tries again"
-            )
-    return list(notes.values())
+            if model.failed:
+                place = f"{state.config.label}, stage {model.model}"
+                failures.setdefault(model.model, f"{place}: {model.failed}")
+    if not failures:
+        return []
+    first_failure = next(iter(failures.values()))
+    return [
+        f"! {len(failures)} models lack scores, as computing them failed ({first_failure}): "
+        "`run --retry-failed` tries again"
+    ]
 
 
 def describe_sweep(states: Sequence[RunState]) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 from benchmark import __version__
 from benchmark.settings.names import list_executor_names, list_suite_names
 
-LISTS = ("methods", "suites", "tables", "architectures", "optimizers")  # what `list` lists
+# what `list` lists
+LISTS = ("methods", "suites", "studies", "tables", "architectures", "optimizers")
 
 
 def require_at_least(least: int) -> Callable[[str], int]:
@@ -80,7 +81,8 @@ class JoinWords(argparse.Action):
 
 
 def make_plural(text: str) -> str:
-    return text if text in LISTS else f"{text}s"
+    plurals = (text, f"{text}s", f"{text.removesuffix('y')}ies")
+    return next((name for name in plurals if name in LISTS), text)
 
 
 A_SUITE = "a name that `list suites` prints, or a .toml file (default: demo)"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]  # of the project
 SUITES = ROOT / "benchmark" / "suites"
+STUDIES = ROOT / "results"
 
 
 def list_suite_names() -> list[str]:
@@ -75,11 +76,13 @@ def make_row_slug(row: str) -> str:
 
 
 def read_first_line(file: Path | None) -> str:
-    """The first words of a file on itself: a module's docstring, a suite's title.
+    """The first words of a file on itself: a module's docstring, the title of a suite or a page.
 
     They are empty where there is no file. Of a module that is no Python they say why.
     """
     text = file.read_text(encoding="utf-8") if file else ""
+    if file and file.suffix == ".md":
+        return text.partition("\n")[0].removeprefix("# ")
     if file and file.suffix == ".toml":
         title = re.search(r"""^title\s*=\s*["'](.*)["']""", text, re.MULTILINE)
         return title[1] if title else ""

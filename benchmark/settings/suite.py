@@ -159,7 +159,7 @@ class Model(Settings):
         "64 } adds so much after every five domains",
     )
     head_size: Annotated[int, STEPS] = Field(
-        64, gt=0, description="width of an attention head, the same on every rung"
+        64, gt=0, description="width of an attention head, the same for every size of the ladder"
     )
     dropout: Annotated[float, STEPS] = Field(
         0.1, ge=0, lt=1, description="dropout of hidden states and attention in training"

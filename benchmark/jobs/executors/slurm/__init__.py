@@ -108,7 +108,7 @@ def describe(plan: Plan) -> list[str]:
     if not waves:
         return []
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
-    lines = [f"  to submit, each wave after the one before: {counts}"]
+    lines = [f"  to submit, each line after the one before: {counts}"]
     for wave in [*waves, plan.report]:
         for request, units in _group_by_request(plan, wave):
             lines.append(_describe_jobs(wave.kind, request, units))
@@ -186,7 +186,10 @@ def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Uni
 def _name_cure(refusal: str, kind: str) -> str:
     """What to do where Slurm refuses a kind of job, by the limit that it names."""
     if re.search(FULL, refusal):
-        return "submit fewer by slurm.runs_per_job or --seeds, or call `run` again as jobs end"
+        return (
+            "ask for fewer jobs by slurm.runs_per_job or --seeds; where other jobs fill the queue, "
+            "call `run` again as they end"
+        )
     for pattern, key in KEYS.items():
         if re.search(pattern, refusal):
             section = f"slurm.{find_section(kind)}"
@@ -203,6 +206,7 @@ class Submission:
         self.sent: list[str] = []  # ids of arrays
         self._arrays: dict[str, str] = {}  # kinds of those that others may wait for
         self._runs: dict[str, list[set[str]]] = {}  # by array, those that each job of it trains
+        self._untrained: set[str] = set()  # runs whose jobs are refused
         self.refused: list[str] = []  # which jobs, and why
 
     def submit(self) -> int:
@@ -272,7 +276,9 @@ class Submission:
 
         Returns how many units are left.
         """
-        rest = 0
+        count = len(units)
+        units = [unit for unit in units if unit.config.id not in self._untrained]
+        rest = count - len(units)
         for array, jobs in self._runs.items():
             tasks = [tuple(unit for unit in units if unit.config.id in runs) for runs in jobs]
             rest += self._send_all("score", request, tasks, [array])
@@ -301,6 +307,8 @@ class Submission:
             except Refusal as error:
                 if re.search(FULL, str(error)):
                     self._largest = 0  # what waits for these would begin without them
+                if kind == "train":
+                    self._untrained |= {unit.config.id for task in tasks for unit in task}
                 cure = _name_cure(str(error), kind)
                 self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}")
                 break  # others may ask for what there is
@@ -474,7 +482,8 @@ def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
     """How a job that is over and not done ended, by Slurm's accounts and its log."""
     if not log.exists():
         if not account.state.startswith(FAILED_THERE):
-            return replace(account, state="interrupted", detail="its job was ended before it began")
+            reason = "its job ended, and left no log"
+            return replace(account, state="interrupted", detail=reason)
         node = account.node
         reason = (
             f"failed on {node} before it could write its log ({account.detail}): does "
@@ -496,10 +505,13 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 
     Raises SlurmError as `list_jobs` does.
     """
+    folder = find_notes(suite, store)
     queue = commands.ask_queue({getpass.getuser()})
-    arrays = _find_tagged(find_notes(suite, store), queue)
-    commands.cancel(arrays)
-    return [id for id in queue if id.partition("_")[0] in arrays]
+    # noted ids too: the tag is another where the folder is reached by another path
+    arrays = _find_tagged(folder, queue) | {note["id"] for note in read_notes(folder)}
+    ids = [id for id in queue if id.partition("_")[0] in arrays]
+    commands.cancel({id.partition("_")[0] for id in ids})
+    return ids
 
 
 # What `run_all.py doctor` asks of Slurm
