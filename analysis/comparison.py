@@ -66,7 +66,9 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
         [suite_b] = b.suites
         pairs = [(suite_a, suite_b)]
     if not pairs:
-        inventory = [f"{side.name} has {', '.join(side.suites) or 'no runs'}" for side in (a, b)]
+        inventory = []
+        for side in (a, b):
+            inventory.append(f"{side.name} has {', '.join(side.suites) or 'no runs'}")
         raise ComparisonError(
             f"no suite is in both: {'; '.join(inventory)}; compare two folders of the same suite"
         )

@@ -163,7 +163,9 @@ def _draw_trend(
     margin = 0.05 * (high - low or 1)
     bottom, top = scale.inverted().transform([low - margin, high + margin])
     axis.set_ylim(bottom, top)
-    axis.set_xlim(0 if metric is AP else means["charged"].min(), means["charged"].max())
+    amounts = means["charged"]
+    least = 0 if metric is AP else amounts.min()
+    axis.set_xlim(least, amounts.max())
     return means
 
 
@@ -182,7 +184,8 @@ def _mark_stages(axis: Axes, part: Study) -> None:
         axis.axvspan(begin, end, color="0.96", linewidth=0, zorder=-1)
     titles_axis = axis.secondary_xaxis("top")
     width = axis.get_window_extent().width / axis.figure.dpi
-    inches = width / np.ptp(axis.get_xlim()) * np.diff(ends, prepend=0)
+    inches_per_unit = width / np.ptp(axis.get_xlim())
+    inches = inches_per_unit * np.diff(ends, prepend=0)
     longest = max(map(len, titles))
     rotation = 90 if longest * figures.LETTER > min(inches) else 0
     stage_begins = np.array([0.0, *ends][:-1])

@@ -82,7 +82,9 @@ class Exhibit:
     def find_paper_suite(self, part: Study) -> str:
         """The suite of the paper whose numbers this exhibit shows beside a suite's, "" for none."""
         suite = part.printed.get(part.suite, part.suite)
-        return suite if suite in self.blocks else ""
+        if suite in self.blocks:
+            return suite
+        return ""
 
     def select_printed(
         self, part: Study, block: str = ""
@@ -226,7 +228,9 @@ def describe_size(study: Study) -> str:
 
 def _add_cell(block: Block, cell: Cell) -> Block:
     """The block with this cell at the end of each row."""
-    rows = [replace(row, cells=(*row.cells, cell)) for row in block.rows]
+    rows = []
+    for row in block.rows:
+        rows.append(replace(row, cells=(*row.cells, cell)))
     return replace(block, rows=tuple(rows))
 
 
@@ -237,7 +241,9 @@ def to_files(table: Table) -> dict[str, bytes]:
 def describe_growth(run: RunRecords) -> str:
     """The growth of a suite in words, e.g. "BERT from L6_D384 to L12_D768"."""
     sizes = describe_ladder(run)
-    span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"
+    first = sizes[0]
+    last = sizes[-1]
+    span = first if first == last else f"from {first} to {last}"
     return f"{run.line.config['model']['architecture'].upper()} {span}"
 
 
@@ -256,7 +262,9 @@ def name_scores(study: Study) -> str:
     planned = [task.get("metric", "") for run in study.runs for task in run.line.tasks]
     metrics = recorded or planned
     names = ["accuracy" if metric == "accuracy" else "F1" for metric in metrics]
-    return " or ".join(sorted({*names})) if names else "F1"
+    if names:
+        return " or ".join(sorted({*names}))
+    return "F1"
 
 
 _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
@@ -283,7 +291,9 @@ class PrintedValue:
     def value(self) -> float | None:
         """The corrected number, or the printed one; None for a word."""
         match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.corrected or self.printed)
-        return float(match[1]) * _SUFFIX[match[2]] if match else None
+        if match:
+            return float(match[1]) * _SUFFIX[match[2]]
+        return None
 
 
 def read_printed(path: Path) -> tuple[PrintedValue, ...]:
@@ -298,7 +308,9 @@ def add_printed(cell: Cell, value: PrintedValue | None) -> Cell:
     """The cell with its printed number beside its own."""
     if value is None:
         return cell
-    printed = f"−{value.printed[1:]}" if value.printed.startswith("-") else value.printed
+    printed = value.printed
+    if printed.startswith("-"):
+        printed = f"−{printed[1:]}"
     return replace(cell, printed=printed, corrected=value.corrected, doubt=value.flag)
 
 

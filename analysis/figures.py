@@ -177,7 +177,8 @@ def assign_colours(study: Study) -> dict[str, str]:
     stages = max((len(run.domains) for run in study.runs), default=0)
     ends = study.ends[study.ends["stage"] == stages - 1]
     final = ends.groupby("row")["ap"].mean()
-    ranked = sorted(rows, key=lambda row: ([*CLAIMED, row].index(row), final.get(row, np.inf)))
+    places = {row: [*CLAIMED, row].index(row) for row in rows}
+    ranked = sorted(rows, key=lambda row: (places[row], final.get(row, np.inf)))
     return dict(zip(ranked, COLOURS, strict=False))
 
 
@@ -187,7 +188,8 @@ def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[
     `selection` are the rows of the figure, all by default. Where more than CLEAR + 1 are shown, the
     first CLEAR keep their colours and the rest are GREY.
     """
-    rows = list(dict.fromkeys(run.row for run in (study.whole or study).runs))
+    runs = (study.whole or study).runs
+    rows = list(dict.fromkeys(run.row for run in runs))
     figure_rows = rows if selection is None else list(selection)
     coloured = [
         (row, colour) for row, colour in assign_colours(study).items() if row in figure_rows
@@ -209,7 +211,9 @@ def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[
 def describe_grey(style_of: Mapping[str, Style]) -> str:
     """A note of the rows of a figure that have no colour; empty if all have one."""
     grey = [row for row, style in style_of.items() if style["color"] == GREY]
-    return f"Grey: {', '.join(grey)}" if grey else ""
+    if grey:
+        return f"Grey: {', '.join(grey)}"
+    return ""
 
 
 def name_ends(
@@ -228,13 +232,15 @@ def name_ends(
     heights_of_ends = {}  # as shares of the panel's height
     for row, end in ends.items():
         if style_of[row]["color"] != GREY:
-            texts[row] = textwrap.fill(f"{labels[row]} {shorten_number(end[1])}", 24)
+            text = f"{labels[row]} {shorten_number(end[1])}"
+            texts[row] = textwrap.fill(text, 24)
             heights_of_ends[row] = min(max(to_panel.transform(end)[1], 0), 1)
     rows = sorted(texts, key=heights_of_ends.__getitem__)
     if not rows:
         return
     inches = axis.get_window_extent().height / axis.figure.dpi
-    heights = np.array([(texts[row].count("\n") + 1) * 1.35 * SMALL / 72 for row in rows])
+    line_counts = np.array([texts[row].count("\n") + 1 for row in rows])
+    heights = line_counts * 1.35 * SMALL / 72
     above = np.cumsum(heights) - heights / 2  # where each would be, if all stood on each other
     shifts = [heights_of_ends[row] * inches for row in rows] - above
     ordered = scipy.optimize.isotonic_regression(shifts).x

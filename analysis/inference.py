@@ -151,7 +151,9 @@ def name_change(mean: float, p: float, p_of_sameness: float, within: str) -> str
     """
     if p <= ERRORS:
         return "lower" if mean < 0 else "higher"
-    return f"within {within}" if p_of_sameness <= ERRORS else "not decided"
+    if p_of_sameness <= ERRORS:
+        return f"within {within}"
+    return "not decided"
 
 
 def compute_p_above(t: Floats, seeds: int) -> Floats:
@@ -170,7 +172,8 @@ def correct_by_holm(p: Floats) -> Floats:
     It holds whatever the dependence of the tests.
     """
     order = np.argsort(p, axis=0)
-    ranks = np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
+    shape = (-1, *[1] * (p.ndim - 1))
+    ranks = np.arange(len(p)).reshape(shape)
     factors = len(p) - ranks
     ordered = np.take_along_axis(p, order, axis=0)
     stepped = np.maximum.accumulate(factors * ordered, axis=0)
@@ -196,7 +199,9 @@ def find_detectable_mean(sd: float, seeds: int, tests: int, shared: float = 0.0)
     variance = sd**2 / seeds
     errors = {seeds - 1.0: variance}
     if shared:
-        freedom = (seeds - 1) * (1 + shared / variance) ** 2 if variance else math.inf
+        freedom = math.inf
+        if variance:
+            freedom = (seeds - 1) * (1 + shared / variance) ** 2
         errors[min(freedom, GAUSSIAN)] = variance + shared
     means = []
     for freedom, squared_error in errors.items():

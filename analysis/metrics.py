@@ -33,14 +33,18 @@ class Metric:
 
     def measure_change(self, value: Floats, reference: Floats) -> Floats:
         """The change from `reference` to `value`: a log ratio, or a difference."""
-        return np.log(value) - np.log(reference) if self.ratio else value - reference
+        if self.ratio:
+            return np.log(value) - np.log(reference)
+        return value - reference
 
     def to_change(self, amount: float) -> float:
         """An amount as a claim says it on the scale of `measure_change`.
 
         A claim says 0.05 for 5%, or 2 for two points.
         """
-        return math.log1p(amount) if self.ratio else amount
+        if self.ratio:
+            return math.log1p(amount)
+        return amount
 
     def show(self, change: float) -> str:
         """A change in words, with its sign and its unit."""
@@ -108,7 +112,9 @@ def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     values = np.log(np.asarray(matrix, float))
     references = np.log(np.asarray(unigram, float))
     gains = references[1:] - np.diagonal(values, offset=1)
-    return float(gains.mean()) if gains.size else math.nan
+    if gains.size:
+        return float(gains.mean())
+    return math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +137,9 @@ def average_over_time(matrix: ArrayLike) -> TimeAverages:
     stages, periods = np.indices(values.shape)
 
     def average(is_meant: NDArray[np.bool_]) -> float:
-        return math.exp(values[is_meant].mean()) if is_meant.any() else math.nan
+        if is_meant.any():
+            return math.exp(values[is_meant].mean())
+        return math.nan
 
     return TimeAverages(
         backward=average(periods < stages),

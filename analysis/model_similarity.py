@@ -155,7 +155,8 @@ def measure_attention(config: RunConfig, store: Store) -> None:
         if reason:
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(len(maps), index + 1):
-            batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(choose_device())
+            batches = sample(models.stream, 0, ROWS, ROWS)
+            batch = next(iter(batches)).to(choose_device())
             tokens = batch.tokens[:, : 1 + TOKENS]
             attention = compute_attention(models.load_after(i), tokens, batch.domains)
             maps.append(attention.cpu())
@@ -242,7 +243,8 @@ def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
     )
     # in nats, summed over rows and queries
     divergence = mixed - (last_entropies.unsqueeze(1) + earlier_entropies) / 2
-    return 1 - divergence / (math.log(2) * last.shape[1] * last.shape[2])
+    most = math.log(2) * last.shape[1] * last.shape[2]
+    return 1 - divergence / most
 
 
 def compare_with_ancestors(
@@ -273,7 +275,8 @@ def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
     the highest number: a copy, where there are any.
     """
     count = min(LINEAGES, heads)
-    lineages = [round(i * (heads - 1) / max(1, count - 1)) for i in range(count)]
+    gaps = max(1, count - 1)
+    lineages = [round(i * (heads - 1) / gaps) for i in range(count)]
     for step in parents:
         descendants = []
         for ancestor in lineages:
@@ -323,7 +326,9 @@ class RunModels:
         for i in range(last + 1):
             if not select_kind(self.read_lines(i), EvaluationLine):
                 missing.append(f"M{i + 1}")
-        return f"{', '.join(missing)} not trained" if missing else ""
+        if missing:
+            return f"{', '.join(missing)} not trained"
+        return ""
 
     def read_growth(self, index: int) -> GrowthRecord | None:
         """The record of the stage's growth; None where nothing grew."""

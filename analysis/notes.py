@@ -48,7 +48,9 @@ def collect_notes(study: Study) -> list[str]:
             *note_left_out_runs(part.runs),
             *note_tuning(part.runs),
         ]
-        lines += [f"{part.suite}: {note}" if study.parts[1:] else note for note in notes]
+        if study.parts[1:]:
+            notes = [f"{part.suite}: {note}" for note in notes]
+        lines += notes
     return lines
 
 
@@ -175,7 +177,10 @@ def note_probes(study: Study) -> list[str]:
     """
     perplexities: dict[str, dict[str, list[float]]] = {}
     for part in study.parts:
-        untouched = [(name, run, run.start) for name, runs in part.starts.items() for run in runs]
+        untouched = []
+        for name, runs in part.starts.items():
+            for run in runs:
+                untouched.append((name, run, run.start))
         trained = [
             (run.row, run, run.matrix[-1]) for run in part.runs if run.finished == len(run.domains)
         ]
@@ -189,8 +194,10 @@ def note_probes(study: Study) -> list[str]:
                 rows.setdefault(row, []).append(value)
     lines = []
     for title, rows in perplexities.items():
-        means = ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
-        lines.append(f"Probe {title}, perplexity after the last domain: {means}.")
+        means = []
+        for row, values in rows.items():
+            means.append(f"{row} {np.mean(values):.2f}")
+        lines.append(f"Probe {title}, perplexity after the last domain: {', '.join(means)}.")
     return lines
 
 
@@ -246,7 +253,8 @@ def note_unequal_budgets(part: Study) -> list[str]:
         name = UNITS[unit].amounts or unit
         amounts = []
         for (_, _, row), amount in off.items():
-            amounts.append(f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0")
+            number = f"{amount:.4g}" if amount > 1e-3 * typical else "0"
+            amounts.append(f"{row} {number}")
         lines.append(
             f"Budgets differ in stage {part.stage_titles[stage]}: typically {typical:.4g} "
             f"{name}, but {_shorten(amounts, ', ', 'rows')}."
@@ -265,7 +273,9 @@ def _shorten(parts: Sequence[str], separator: str, kind: str) -> str:
     """The first NAMED of some parts, and how many others there are."""
     text = separator.join(parts[:NAMED])
     rest = len(parts) - NAMED
-    return f"{text} and {rest} other {kind}" if rest > 0 else text
+    if rest > 0:
+        return f"{text} and {rest} other {kind}"
+    return text
 
 
 def note_unequal_texts(part: Study) -> list[str]:
@@ -312,7 +322,9 @@ def note_differences(stages: pd.DataFrame, title: str, columns: Sequence[str]) -
 def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
     """Rows whose models are told at evaluation which domain a text is of, where others are not."""
     rows = dict.fromkeys(run.row for run in runs if run.reads_domain)
-    return [f"Told each text's domain at evaluation: {', '.join(rows)}."] if rows else []
+    if rows:
+        return [f"Told each text's domain at evaluation: {', '.join(rows)}."]
+    return []
 
 
 def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:

@@ -131,7 +131,8 @@ def summarize(part: Study) -> list[str]:
     """
     last = len(part.runs[0].domains) - 1
     excluded = part.never_best | part.pooled
-    ends = part.ends[(part.ends["stage"] == last) & ~part.ends["row"].isin(excluded)]
+    is_last = part.ends["stage"] == last
+    ends = part.ends[is_last & ~part.ends["row"].isin(excluded)]
     if ends.empty:
         return []
     ap = ends.groupby("row")["ap"].mean()
@@ -168,7 +169,8 @@ def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
     if not grows.any():
         return []
     row = ap[grows].idxmin()
-    stays = ap[~grows & (sizes["max"] < GROWN * sizes["min"][row])]
+    is_small = sizes["max"] < GROWN * sizes["min"][row]
+    stays = ap[~grows & is_small]
     if stays.empty:
         return []
     small = stays.idxmin()
@@ -230,7 +232,8 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
         ]
         if not notes.spends_seconds(part):  # then tables do not say it
             lines += notes.note_contended_stages(part.stages, part.stage_titles)
-        pairs += [(where, line) for line in lines]
+        for line in lines:
+            pairs.append((where, line))
     return pairs
 
 
@@ -353,7 +356,8 @@ def render(
 
             scorecard = build_scorecard(study, load)
             rendered = to_files(scorecard)
-            files |= {f"{scorecard.name}.{suffix}": text for suffix, text in rendered.items()}
+            for suffix, text in rendered.items():
+                files[f"{scorecard.name}.{suffix}"] = text
         if not only_tables:
             files["index.html"] = render_page(study, scorecard, contents).encode()
     for name, content in files.items():

@@ -23,15 +23,19 @@ GROWING = "elle"  # the method that the ladders are of, and the paper's row
 @cache
 def read_suite(name: str) -> Suite | None:
     """A suite of `benchmark/suites/`; None for any other name."""
-    return load_suite(name) if name in list_suite_names() else None
+    if name in list_suite_names():
+        return load_suite(name)
+    return None
 
 
 @cache
 def _read_rows(name: str) -> dict[str, RunConfig]:
     """The rows of a suite that have settings of their own, by slug."""
     suite = read_suite(name)
-    rows = [row for row in suite.rows if row.name] if suite else []
-    return {make_slug(run.row): run for run in expand(suite, rows, [0])} if suite else {}
+    if suite is None:
+        return {}
+    rows = [row for row in suite.rows if row.name]
+    return {make_slug(run.row): run for run in expand(suite, rows, [0])}
 
 
 def _find_model(suite: str, row: str) -> Model | None:
@@ -127,7 +131,10 @@ def is_paper_task(task: Mapping[str, Any], domain: str, suite: str) -> bool:
         return True
     names = {found.name for found in paper.domains if found.label == domain}
     own = _list_data_sets([task["dataset"]])
-    papers = [found.model_dump(mode="json") for found in paper.tasks if found.domain in names]
+    papers = []
+    for found in paper.tasks:
+        if found.domain in names:
+            papers.append(found.model_dump(mode="json"))
     return any(own == _list_data_sets([found["dataset"]]) for found in papers)
 
 
@@ -165,7 +172,9 @@ def note_differences(part: Study, suite: str) -> list[str]:
     for difference, differing in rows.items():
         where = "" if len(differing) == count else f" ({', '.join(differing)})"
         phrases.append(f"{difference}{where}")
-    return [f"Beside the paper's numbers: {'; '.join(phrases)}."] if phrases else []
+    if phrases:
+        return [f"Beside the paper's numbers: {'; '.join(phrases)}."]
+    return []
 
 
 def _list_differences(
@@ -198,8 +207,10 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
     amount = budget["amount"]
     amounts = amount if isinstance(amount, list | tuple) else [amount]
     unit = UNITS[budget["unit"]]
-    listed = ", ".join(f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in amounts)
-    return f"{listed} {unit.amounts or unit.name}"
+    numbers = []
+    for value in amounts:
+        numbers.append(f"{value:,.4g}" if value < 1000 else f"{value:,.0f}")
+    return f"{', '.join(numbers)} {unit.amounts or unit.name}"
 
 
 def _look_up(config: Mapping[str, Any], name: str) -> Any:
@@ -209,5 +220,7 @@ def _look_up(config: Mapping[str, Any], name: str) -> Any:
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, list | tuple):
         values = list(value)
-        return values[0] if len({*map(repr, values)}) == 1 else values
+        if len({*map(repr, values)}) == 1:
+            return values[0]
+        return values
     return value

@@ -93,8 +93,13 @@ class PerplexityTable(TableExhibit):
                 cells.append(add_printed(cell, printed.get(place) if same else None))
             rows.append(TableRow(label, tuple(cells)))
         last = max(place for place, (_, metric) in enumerate(places) if metric is AP)
+
+        def rank(row: TableRow) -> float:
+            cell = row.cells[last]
+            return cell.mean if cell.values else math.inf
+
         # the best first, and rows that have not ended last
-        rows.sort(key=lambda row: row.cells[last].mean if row.cells[last].values else math.inf)
+        rows.sort(key=rank)
         if not selection:
             rows += _make_reference_rows(part, places)
         return Block(self.choose_heading(part), tuple(rows), part.suite)
@@ -105,7 +110,10 @@ def _is_between(stage: int, stages: int) -> bool:
 
     Of a long stream a page has six stages, evenly apart, the last one among them.
     """
-    return stages > LONG and (stages - 1 - stage) % -(-stages // 6) > 0
+    if stages <= LONG:
+        return False
+    interval = -(-stages // 6)
+    return (stages - 1 - stage) % interval > 0
 
 
 def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
@@ -126,7 +134,9 @@ def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[Table
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
     """A row to compare with: AP of the perplexities of each seed's `orders` of the domains."""
-    averages = [average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
+    averages = []
+    for order in orders:
+        averages.append(average_perplexity(order, np.arange(len(order))).tolist())
     if all(average == averages[0] for average in averages):
         averages = averages[:1]  # it is one number, whatever the seed
     cells = []
@@ -178,7 +188,10 @@ class LifelongTable(TableExhibit):
     """
 
     def _build(self, study: Study) -> Table:
-        probes = {probe.name: probe.title for run in study.runs for probe in run.line.probes}
+        probes = {}
+        for run in study.runs:
+            for probe in run.line.probes:
+                probes[probe.name] = probe.title
         groups = {OF_PROBE: 2}
         if any(run.start for run in study.runs):
             groups[SINCE_START] = 3
@@ -263,7 +276,8 @@ def _measure(
     for name in probes:
         perplexity = select_measure(end, name)
         values[f"{OF_PROBE} {name}"] = perplexity
-        values[f"{SINCE_START} {name}"] = np.log(perplexity / select_measure(run.start, name))
+        start_perplexity = select_measure(run.start, name)
+        values[f"{SINCE_START} {name}"] = np.log(perplexity / start_perplexity)
     return values
 
 
@@ -312,7 +326,9 @@ def _find_budget(last: pd.DataFrame, unit: str, target: float) -> float:
     NEVER if it does not get there, NaN if there is no target.
     """
     amount = metrics.find_budget_to_reach(last[unit], last["ap"], target)
-    return NEVER if np.isnan(amount) and not np.isnan(target) else amount
+    if np.isnan(amount) and not np.isnan(target):
+        return NEVER
+    return amount
 
 
 def _has_timed_budget(run: RunRecords) -> bool:
@@ -331,7 +347,8 @@ def _make_perplexity_matrix(run: RunRecords) -> Floats:
     names = [domain.name for domain in run.domains]
     rows = [[select_measure(measured, name) for name in names] for measured in run.matrix]
     empty = [np.nan] * len(names)
-    return np.array(rows + [empty] * (len(names) - len(rows)), float)
+    rest = [empty] * (len(names) - len(rows))
+    return np.array(rows + rest, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,7 +467,10 @@ def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:
         label = UNITS[unit].label
         unrecorded = spent.index[spent[unit].isna()].unique("row")
         empty = values.index[values[unit].isna()].unique("row")
-        cheaper = [row for row in empty if row in part.apart and row not in unrecorded]
+        cheaper = []
+        for row in empty:
+            if row in part.apart and row not in unrecorded:
+                cheaper.append(row)
         if len(unrecorded):
             lines.append(f"{label}: not every run recorded them: {', '.join(unrecorded)}.")
         elif cheaper:
@@ -463,7 +483,8 @@ def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:
     """A run's evaluations in its last stage, their amounts from the beginning of that stage."""
     inside = curve[curve["stage"] == curve["stage"].max()]
     origin = inside["begun"].iloc[0]
-    return inside.assign(**{unit: inside[unit] - origin[unit] for unit in list_recorded_units()})
+    amounts = {unit: inside[unit] - origin[unit] for unit in list_recorded_units()}
+    return inside.assign(**amounts)
 
 
 def _make_unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:

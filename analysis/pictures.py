@@ -42,7 +42,10 @@ class MatrixFigure(FigureExhibit):
 
     def _draw(self, study: Study) -> CaptionedFigure:
         matrices = [matrix for part in study.parts for matrix in self._make_matrices(part)]
-        values = [matrix.to_numpy()[np.isfinite(matrix.to_numpy())] for _, matrix in matrices]
+        values = []
+        for _, matrix in matrices:
+            entries = matrix.to_numpy()
+            values.append(entries[np.isfinite(entries)])
         numbers = np.concatenate([*values, np.empty(0)])
         if not numbers.size:
             return figures.make_empty_figure("no finished stage yet")
@@ -149,7 +152,8 @@ def _describe_last_stage(matrices: Sequence[tuple[str, pd.DataFrame]]) -> str:
 
 def _describe_colours(study: Study) -> str:
     """What the colours of the panels stand for."""
-    counts = Counter((run.suite, run.row) for run in study.runs if run.finished).values()
+    finished_runs = [run for run in study.runs if run.finished]
+    counts = Counter((run.suite, run.row) for run in finished_runs).values()
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     average = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
     return (

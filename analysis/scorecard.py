@@ -126,7 +126,9 @@ def _list_blocks(study: Study, numbers: Numbers, judged: Judged) -> Iterator[Blo
     """The verdicts of each suite, a block a topic."""
     topics = dict.fromkeys(claim.topic for claim in CLAIMS)
     for part in study.parts:
-        place = f"{describe_growth(part.runs[0])}: " if len(study.parts) > 1 else ""
+        place = ""
+        if len(study.parts) > 1:
+            place = f"{describe_growth(part.runs[0])}: "
         verdicts = [verdict for suite, verdict in judged if suite == part.suite]
         for topic in topics:
             rows = [
@@ -180,7 +182,9 @@ def _name_comparison(comparison: Comparison, numbers: Measurements) -> str:
 
 
 def _format_p(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}"
 
 
 def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
@@ -251,7 +255,9 @@ def _compare_order(
         ranked = [values[seed] for values in measured]
         taus.append(scipy.stats.kendalltau(ranked, printed).statistic)
     low, high = compute_interval(taus)
-    interval = "" if math.isnan(low) else f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
+    interval = ""
+    if not math.isnan(low):
+        interval = f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
     tau = f"Kendall's τ with the paper's is {np.mean(taus):.2f}"
     seeds_in_words = f"mean over {len(seeds)} seeds{interval}" if len(seeds) > 1 else "one seed"
     order = f"Order by {words} of the {methods} methods that the paper prints"
@@ -303,6 +309,9 @@ def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.blocks), main)
     architecture = part.runs[0].line.config["model"]["architecture"]
     family = architecture.partition("_")[0]  # "bert" of bert_preln, as of the suite bert_base
-    of_family = [block for block in exhibit.blocks if block.partition("_")[0] == family]
+    of_family = []
+    for block in exhibit.blocks:
+        if block.partition("_")[0] == family:
+            of_family.append(block)
     candidates = [own_block, *of_family, *exhibit.blocks]
     return exhibit, next(block for block in candidates if block in exhibit.blocks)

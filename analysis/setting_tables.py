@@ -210,7 +210,8 @@ class HyperparameterTable(TableExhibit):
                 is_paper = paper_suites.is_paper_task(task, domain, suite)
                 if is_alike and is_paper and paper_suites.find_domain(suite, title) == domain:
                     numbers = [number for number in self.printed if number.column == title]
-                    printed |= {(number.row, title): number for number in numbers}
+                    for number in numbers:
+                        printed[(number.row, title)] = number
         rows = []
         for name, show in SETTINGS.items():
             cells = []

@@ -148,7 +148,8 @@ class Study:
             is_fine_tuned = run.suite in fine_tuned
             for stage, scores in enumerate(run.scores):
                 place = {**_describe_run(run), "stage": stage}
-                lines += [place | score for score in _average_scores(scores, is_fine_tuned)]
+                for score in _average_scores(scores, is_fine_tuned):
+                    lines.append(place | score)
         columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline", "beside"]
         return pd.DataFrame(lines, columns=columns).astype({"headline": bool, "beside": bool})
 
@@ -168,8 +169,10 @@ class Study:
         """
         table = self._collect_measures(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
-            column = table[name]
-            table[name] = [np.mean(np.array(v, float)) if v else np.nan for v in column]
+            means = []
+            for values in table[name]:
+                means.append(np.mean(np.array(values, float)) if values else np.nan)
+            table[name] = means
         return table
 
     def _collect_measures(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
@@ -199,7 +202,8 @@ class Study:
         The study is of a single suite.
         """
         last = len(self.runs[0].domains) - 1
-        final = self.scores[(self.scores["stage"] == last) & self.scores["headline"]]
+        is_last = self.scores["stage"] == last
+        final = self.scores[is_last & self.scores["headline"]]
         windows = {score.window for run in self.runs for stage in run.scores for score in stage}
         is_of_task = self.baselines["task_key"].isin(set(final["task_key"]))
         is_of_window = self.baselines["window"].isin({"", *windows})
@@ -217,7 +221,9 @@ class Study:
             for run in self.runs
         }
         places = self.ends[["run", "stage"]].itertuples(index=False)
-        averages = [float(average_perplexity(unigrams[run], stage)) for run, stage in places]
+        averages = []
+        for run, stage in places:
+            averages.append(float(average_perplexity(unigrams[run], stage)))
         ends = self.ends.assign(unigram=np.array(averages, float))
         groups = ends.groupby(["row", "stage"], sort=False)
         means = groups[["ap", "unigram"]].mean().reset_index()
@@ -272,7 +278,8 @@ class Study:
         Rows that have not ended come last, in the suite's order.
         """
         last = max((len(run.domains) for run in self.runs), default=0) - 1
-        final = self.ends[self.ends["stage"] == last].groupby("row")["ap"].mean()
+        last_ends = self.ends[self.ends["stage"] == last]
+        final = last_ends.groupby("row")["ap"].mean()
         rows = dict.fromkeys(run.row for run in self.runs)
         return sorted(rows, key=lambda row: final.get(row, np.inf))
 
@@ -314,7 +321,10 @@ class Study:
         Its domain in `scores` is "".
         """
         tasks = [task for run in self.runs for task in run.line.tasks]
-        titles = [task["title"] or task["name"] for task in tasks if not task["domain"]]
+        titles = []
+        for task in tasks:
+            if not task["domain"]:
+                titles.append(task["title"] or task["name"])
         return titles[0] if titles else ""
 
     @cached_property
@@ -379,8 +389,9 @@ class Study:
         """
         losses = {}
         for run in self.list_runs(suite):
-            is_asked_for = make_slug(run.row) == make_slug(row) and run.finished > stage
-            end = find_last(run.stages[stage], EvaluationLine) if is_asked_for else None
+            end = None
+            if make_slug(run.row) == make_slug(row) and run.finished > stage:
+                end = find_last(run.stages[stage], EvaluationLine)
             if end and end.documents:
                 names = [domain.name for domain in run.domains[: stage + 1]]
                 losses[run.seed] = {name: np.array(end.documents[name], float) for name in names}
@@ -394,7 +405,9 @@ class Study:
         """
         orders = {tuple(domain.title for domain in run.domains) for run in self.runs}
         longest = max(orders, key=len)
-        return list(longest) if len(orders) == 1 else _number_domains(len(longest))
+        if len(orders) == 1:
+            return list(longest)
+        return _number_domains(len(longest))
 
     @property
     def column_titles(self) -> list[str]:
@@ -405,7 +418,9 @@ class Study:
         titles = [part.stage_titles for part in self.parts]
         longest = max(titles, key=len)
         is_alike = all(stages == longest[: len(stages)] for stages in titles)
-        return longest if is_alike else _number_domains(len(longest))
+        if is_alike:
+            return longest
+        return _number_domains(len(longest))
 
     @property
     def starts(self) -> dict[str, list[RunRecords]]:
@@ -641,7 +656,9 @@ def select_measure(
     It is infinite where it overflowed, which is null in records.
     """
     value = getattr(measured, what).get(name, np.nan) if measured else np.nan
-    return np.inf if value is None else value
+    if value is None:
+        return np.inf
+    return value
 
 
 def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
@@ -650,4 +667,7 @@ def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
     NaN where unknown. Those in the budget's unit stand under "charged", too.
     """
     additions = {**charged, "charged": charged[unit]}
-    return {name: amount + additions.get(name, np.nan) for name, amount in spent.items()}
+    sums = {}
+    for name, amount in spent.items():
+        sums[name] = amount + additions.get(name, np.nan)
+    return sums

@@ -53,7 +53,9 @@ class Cell:
 
     @cached_property
     def mean(self) -> float:
-        return float(np.mean(self.values)) if self.values else math.nan
+        if self.values:
+            return float(np.mean(self.values))
+        return math.nan
 
     @cached_property
     def sd(self) -> float:
@@ -61,7 +63,9 @@ class Cell:
         if len(self.values) < 2:
             return math.nan
         sd = float(np.std(self.values, ddof=1))
-        return 0.0 if sd < ROUNDING * abs(self.mean) else sd
+        if sd < ROUNDING * abs(self.mean):
+            return 0.0
+        return sd
 
     @property
     def number(self) -> str:
@@ -78,19 +82,25 @@ class Cell:
 
     @property
     def spread(self) -> str:
-        return format_number(self.sd, self.digits) if math.isfinite(self.sd) else ""
+        if math.isfinite(self.sd):
+            return format_number(self.sd, self.digits)
+        return ""
 
     @property
     def beside(self) -> str:
         """The numbers that the paper prints, and their corrections."""
-        return f"{self.printed}, corrected {self.corrected}" if self.corrected else self.printed
+        if self.corrected:
+            return f"{self.printed}, corrected {self.corrected}"
+        return self.printed
 
     @property
     def over(self) -> str:
         """The mark at a number of few seeds."""
         if self.few_seeds == 1:
             return "†"
-        return f"(n = {self.few_seeds})" if self.few_seeds else ""
+        if self.few_seeds:
+            return f"(n = {self.few_seeds})"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,9 @@ def format_number(value: float, digits: int) -> str:
     if not math.isfinite(value):
         return "∞" if value > 0 else "diverged"
     text = f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
-    return text.replace("-", "−") if text.strip("-0.") else text.lstrip("-")
+    if text.strip("-0."):
+        return text.replace("-", "−")
+    return text.lstrip("-")
 
 
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
@@ -206,22 +218,28 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
         if column.lower is None:
             continue
         sign = 1 if column.lower else -1
-        values = {i: [sign * value for value in cells[j].values] for i, cells in enumerate(rows)}
+        values = {}
+        for i, cells in enumerate(rows):
+            values[i] = [sign * value for value in cells[j].values]
         candidates = [i for i in values if competes[i] and values[i]]
         if len(candidates) < 2:
             continue
         best = min(candidates, key=lambda i: max(values[i]))
-        others = [
+        rivals = [
             value
             for i in values
             if i in candidates or not block.rows[i].competes
             if i != best
             for value in values[i]
         ]
-        is_decided = len(set(values[best])) > 1 and max(values[best]) < min(others)
+        best_values = values[best]
+        is_varied = len(set(best_values)) > 1
+        is_decided = is_varied and max(best_values) < min(rivals)
         if is_decided:
             rows[best][j] = replace(rows[best][j], best=True)
-    marked = (replace(row, cells=tuple(cells)) for row, cells in zip(block.rows, rows, strict=True))
+    marked = []
+    for row, cells in zip(block.rows, rows, strict=True):
+        marked.append(replace(row, cells=tuple(cells)))
     return replace(block, rows=tuple(marked))
 
 
@@ -231,14 +249,17 @@ def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
     Also return the most. Where that is one, nothing is marked: the caption says it.
     """
     competing = [row for block in blocks for row in block.rows if row.competes]
-    most = max((len(cell.values) for row in competing for cell in row.cells), default=0)
+    counts = [len(cell.values) for row in competing for cell in row.cells]
+    most = max(counts, default=0)
     if most < 2:
         return [*blocks], most
     marked = []
     for block in blocks:
         rows = []
         for row in block.rows:
-            cells = [_mark_if_few(cell, most) if row.competes else cell for cell in row.cells]
+            cells = []
+            for cell in row.cells:
+                cells.append(_mark_if_few(cell, most) if row.competes else cell)
             rows.append(replace(row, cells=tuple(cells)))
         marked.append(replace(block, rows=tuple(rows)))
     return marked, most
@@ -246,7 +267,9 @@ def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
 
 def _mark_if_few(cell: Cell, most: int) -> Cell:
     count = len(cell.values)
-    return replace(cell, few_seeds=count) if 0 < count < most else cell
+    if 0 < count < most:
+        return replace(cell, few_seeds=count)
+    return cell
 
 
 # -------------------------------------------------------------------------------------------
@@ -311,7 +334,8 @@ def _draw_cell(cell: Cell) -> Text:
     """A cell as `to_markdown` has it."""
     spread = f" ± {cell.spread}" if cell.spread else ""
     printed = f" [{cell.beside}]" if cell.printed else ""
-    return Text(f"{cell.number}{spread}{cell.over}{printed}", "bold" if cell.best else "")
+    style = "bold" if cell.best else ""
+    return Text(f"{cell.number}{spread}{cell.over}{printed}", style)
 
 
 @cache
