@@ -96,10 +96,13 @@ def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
             members = [name for name in candidates if find(name).group == entry]
         else:
             members = [entry]
-        rows += [Row(method=name) for name in members]
+        for name in members:
+            rows.append(Row(method=name))
     rows += suite.rows
     has_row = {row.method for row in rows}
-    rows += [Row(method=name) for name in dict.fromkeys(names) if name not in has_row]
+    for name in dict.fromkeys(names):
+        if name not in has_row:
+            rows.append(Row(method=name))
     if not rows:
         raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")
     unknown = set(suite.options) - {row.method for row in rows}

@@ -97,4 +97,8 @@ def weigh_by_fall(
     fastest = max(falls)
     if fastest <= 0:
         return [1.0] * len(falls)
-    return [max(fall if fall > 0 else fastest, FLOOR * fastest) / fastest for fall in falls]
+    weights = []
+    for fall in falls:
+        positive_fall = fall if fall > 0 else fastest
+        weights.append(max(positive_fall, FLOOR * fastest) / fastest)
+    return weights

@@ -39,7 +39,10 @@ class Distillation(LifelongMethod):
         rows = batch.memory_rows
         if self.teacher is None or not rows:
             return loss
-        teacher = self.teacher(batch.tokens[-rows:], batch.domains[-rows:], batch.positions[-rows:])
+        tokens = batch.tokens[-rows:]
+        domains = batch.domains[-rows:]
+        positions = batch.positions[-rows:]
+        teacher = self.teacher(tokens, domains, positions)
         # the mean over all rows: a micro-batch's memory rows weigh as much as they are many
         return loss + rows / len(batch.tokens) * self.beyond_er(
             logits[-rows:], teacher, batch.targets[-rows:]

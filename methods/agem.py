@@ -62,4 +62,5 @@ def project(gradient: Sequence[Tensor], memory_gradient: Sequence[Tensor]) -> bo
 def compute_inner_product(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
     import torch
 
-    return float(torch.stack([torch.sum(a * b) for a, b in zip(first, second, strict=True)]).sum())
+    products = [torch.sum(a * b) for a, b in zip(first, second, strict=True)]
+    return float(torch.stack(products).sum())

@@ -27,7 +27,9 @@ class ERLarge(LifelongMethod):
         return {"size": str(stage.stream_info.size), **super().signature(stage)}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        return stage.build(stage.stream_info.size) if stage.first else model
+        if stage.first:
+            return stage.build(stage.stream_info.size)
+        return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory=self.replay_ratio)]

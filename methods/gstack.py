@@ -88,4 +88,5 @@ class GStack(ER):
 
 def count_tokens_before_growth(parameters: float, flops: float) -> float:
     """Tokens d to see before growth (equation 3), for N parameters once grown and C FLOPs."""
-    return float(10 ** (0.88 * math.log10(parameters) + 163.27 / math.log10(flops) - 5.74))
+    exponent = 0.88 * math.log10(parameters) + 163.27 / math.log10(flops) - 5.74
+    return float(10**exponent)

@@ -55,7 +55,11 @@ class LossReplay(LifelongMethod):
         # of equal losses the first ones, so that each step learns equally many rows
         order = sorted(range(len(everything)), key=everything.__getitem__, reverse=True)
         begin = sum(len(part) for part in by_process[: learner.world.rank])
-        numbers = [row - begin for row in order[:count] if 0 <= row - begin < len(losses)]
+        numbers = []
+        for row in order[:count]:
+            number = row - begin
+            if 0 <= number < len(losses):
+                numbers.append(number)
         gradient = learner.gradients()
         learner.accumulate(choose_rows(memory, sorted(numbers), count))
         share = count / (learner.batch_size + count)

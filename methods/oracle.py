@@ -29,7 +29,9 @@ class Oracle(LifelongMethod):
     group = "references"
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        return model if stage.first else stage.build(stage.size)
+        if stage.first:
+            return model
+        return stage.build(stage.size)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         if stage.first:

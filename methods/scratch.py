@@ -27,11 +27,11 @@ class Scratch(LifelongMethod):
         return {**super().signature(stage), **({"last": True} if stage.last else {})}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        return stage.build(stage.size) if stage.last else model
+        if stage.last:
+            return stage.build(stage.size)
+        return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return (
-            [Phase("train", share=stage.stream_info.budget / stage.budget, domain="seen")]
-            if stage.last
-            else []
-        )
+        if stage.last:
+            return [Phase("train", share=stage.stream_info.budget / stage.budget, domain="seen")]
+        return []
