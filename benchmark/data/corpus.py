@@ -175,10 +175,12 @@ def _list_files(domain: Domain) -> list[tuple[str, Path]]:
     """The files that a domain is read from, each with the name that it is hashed under."""
     files: list[tuple[str, Path]] = []
     for package in domain.packages:
-        files += [(name, path) for path, name in docstrings.find_modules(package)]
+        for path, name in docstrings.find_modules(package):
+            files.append((name, path))
     for split, specs in (("valid", domain.valid), ("train", domain.train)):
         for spec in specs:
-            files += [(f"{split} {path.name}", path) for path in find_files(spec, Counter())]
+            for path in find_files(spec, Counter()):
+                files.append((f"{split} {path.name}", path))
     for dataset in domain.datasets:
         if os.path.isdir(dataset.path):
             folder = Path(dataset.path)

@@ -94,7 +94,8 @@ def _leave_out(
 def _write(domain: DomainTokens, copies: Sequence[int], corpus: Corpus, folder: Path) -> None:
     """Write valid.bin and info.json of the documents that stay."""
     ids = np.asarray(domain.valid)
-    rest = ids[~np.isin(number_documents(ids, corpus.special.eos), copies)]
+    numbers = number_documents(ids, corpus.special.eos)
+    rest = ids[~np.isin(numbers, copies)]
     count = domain.info["valid_documents"]
     documents = [number for number in range(count) if number not in copies]
     sizes = [domain.valid_sizes[number] for number in documents]

@@ -74,7 +74,8 @@ def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]
             skipped["docstring with a lone surrogate"] += 1
         else:
             source = f"{module}:{name}".rstrip(":")
-            documents += [Document(piece, source) for piece in cut(text)]
+            for piece in cut(text):
+                documents.append(Document(piece, source))
     return documents, skipped
 
 

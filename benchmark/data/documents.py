@@ -182,7 +182,9 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
 def find_source(record: Mapping[str, Any], source_field: str, place: str) -> str:
     """What a record was cut from. One that does not say it, by null or a blank, is alone."""
     value = _find_value(record, source_field, place, "source_field")
-    return place if value is None or value == "" else f"{source_field} {value}"
+    if value is None or value == "":
+        return place
+    return f"{source_field} {value}"
 
 
 def _find_value(record: Any, field: str, place: str, setting: str) -> Any:
@@ -317,7 +319,9 @@ def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
         if real_place in entered:
             continue
         entered.add(real_place)
-        folders += [name for name in subfolders if not name.startswith(".")]
+        for name in subfolders:
+            if not name.startswith("."):
+                folders.append(name)
         skipped.update(HIDDEN for name in (*subfolders, *names) if name.startswith("."))
         files = [Path(place, name) for name in names if not name.startswith(".")]
         skipped.update(NO_FILE for file in files if not file.is_file())
@@ -523,7 +527,9 @@ def parse_line(line: bytes, place: str, example: str) -> Any:
 
 def _parse_integer(digits: str) -> int | float:
     """Python makes no integer of more than 4,300 digits, which nobody reads here."""
-    return int(digits) if len(digits) < 4300 else float(digits)
+    if len(digits) < 4300:
+        return int(digits)
+    return float(digits)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

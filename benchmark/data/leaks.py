@@ -169,7 +169,8 @@ def find_near_copies(
 def count_unchecked(bpe: Tokenizer, eos: int, ids: NDArray[Any]) -> int:
     """How many documents are not checked for near copies, as they have no run of RUN words."""
     _, numbers = WordRuns(bpe, eos).hash_runs(np.asarray(ids))
-    return int((np.asarray(ids) == eos).sum()) - len(np.unique(numbers))
+    is_end = np.asarray(ids) == eos
+    return int(is_end.sum()) - len(np.unique(numbers))
 
 
 class WordRuns:
@@ -286,7 +287,9 @@ class _Characters:
         self.letters = np.zeros(len(self._codes), np.int64)
         for letter, number in numbers.items():
             self.hashes[number], self.letters[number] = _hash_letters(letter)
-        parts = [[numbers[letter] for letter in words.get(token, "")] for token in range(size)]
+        parts = []
+        for token in range(size):
+            parts.append([numbers[letter] for letter in words.get(token, "")])
         parts = [part or [0] for part in parts]
         self._sizes = np.array([len(part) for part in parts])
         self._firsts = np.cumsum(self._sizes) - self._sizes
@@ -301,7 +304,8 @@ class _Characters:
         sizes = self._sizes[ids]
         firsts = np.cumsum(sizes) - sizes
         within = np.arange(sizes.sum()) - np.repeat(firsts, sizes)
-        return self._parts[np.repeat(self._firsts[ids], sizes) + within], firsts
+        places = np.repeat(self._firsts[ids], sizes) + within
+        return self._parts[places], firsts
 
     def find_begins(self, characters: Numbers) -> NDArray[np.bool_]:
         """Whether a word begins at each character, as letters by themselves begin and end one."""

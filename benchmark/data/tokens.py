@@ -454,7 +454,9 @@ def choose_mask_number(name: str, index: int, places: Sequence[int]) -> int:
     those of its domains in the suite's list. A probe's number does not depend on the stream.
     """
     is_probe = index >= len(places)
-    return PROBES + zlib.crc32(name.encode()) if is_probe else places[index]
+    if is_probe:
+        return PROBES + zlib.crc32(name.encode())
+    return places[index]
 
 
 def measure_unigram_perplexity(

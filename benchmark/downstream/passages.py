@@ -185,7 +185,8 @@ def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
     for component in components:
         words = component.strip("_").split("_")
         patterns.append(r"[\W_]?".join(map(re.escape, words)))
-    alternatives = "|".join(sorted(patterns, key=lambda pattern: (-len(pattern), pattern)))
+    longest_first = sorted(patterns, key=lambda pattern: (-len(pattern), pattern))
+    alternatives = "|".join(longest_first)
     return re.compile(rf"(?<![a-z])(?:{alternatives})(?![a-z])", re.IGNORECASE)
 
 

@@ -103,7 +103,10 @@ class TaskData:
         Raises DataError where no example is left.
         """
         leaks = self.list_leaks()
-        test = [example for number, example in enumerate(self.test) if number not in leaks]
+        test = []
+        for number, example in enumerate(self.test):
+            if number not in leaks:
+                test.append(example)
         if not test:
             raise DataError(
                 f"task {self.task.name!r}: all examples of test stand in training text: give "
@@ -181,7 +184,9 @@ def _check_row(task: str, row: Example, paired: bool) -> None:
 
 def _read_label(row: Example) -> str:
     label = str(row.label)
-    return label.lower() if isinstance(row.label, bool) else label
+    if isinstance(row.label, bool):
+        return label.lower()
+    return label
 
 
 def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
@@ -566,7 +571,9 @@ def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) 
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
-        return dict(read_json(file, "restore the archive")) if file.exists() else {}
+        if file.exists():
+            return dict(read_json(file, "restore the archive"))
+        return {}
     share = suite.data.valid_share
     keys = {}
     tasks = []
@@ -638,7 +645,9 @@ def select_scores(
 
 def select_tasks(suite: Suite, final: bool) -> tuple[Task, ...]:
     """The tasks that a model is fine-tuned on: all, or none where only final ones are."""
-    return suite.tasks if final or suite.finetuning.stages == "every" else ()
+    if final or suite.finetuning.stages == "every":
+        return suite.tasks
+    return ()
 
 
 def list_scored_stages(suite: Suite, config: RunConfig) -> list[int]:

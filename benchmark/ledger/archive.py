@@ -305,7 +305,10 @@ def read_archive(archive: Path) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             members = [tarfile.data_filter(member, str(archive.parent)) for member in tar]
             files = [member for member in members if member.isreg()]
-            return {file.name: cast(IO[bytes], tar.extractfile(file)).read() for file in files}
+            contents = {}
+            for file in files:
+                contents[file.name] = cast(IO[bytes], tar.extractfile(file)).read()
+            return contents
     except (
         gzip.BadGzipFile,
         EOFError,

@@ -339,7 +339,10 @@ def name_further_seeds(configs: Sequence[RunConfig], ledger: Ledger) -> list[str
         return []
     folder = ledger.store.run_file(configs[0]).parent
     names = {path.stem for path in folder.glob("*.jsonl")}
-    seeds = {int(match[2]) for match in map(ID.fullmatch, names) if match}
+    seeds = set()
+    for match in map(ID.fullmatch, names):
+        if match:
+            seeds.add(int(match[2]))
     seeds -= {config.seed for config in configs}
     trained_seeds: set[int] = set()
     for seed in sorted(seeds):

@@ -368,7 +368,8 @@ def append(path: Path, line: Line) -> None:
 
     The line is on the disk then. Raises OSError when the disk takes only a part.
     """
-    content = msgspec.json.encode(replace(line, time=round(time.time(), 3))) + b"\n"
+    timed_line = replace(line, time=round(time.time(), 3))
+    content = msgspec.json.encode(timed_line) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:

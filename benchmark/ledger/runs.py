@@ -141,7 +141,9 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             scores = select_kind(scored, records.ScoreLine)
             measured = records.read(store.measures_file(key), records.MEASURES)
             run.stages.append(stage)
-            newest = {(score.task, score.prompt, score.seed, score.key): score for score in scores}
+            newest = {}
+            for score in scores:
+                newest[(score.task, score.prompt, score.seed, score.key)] = score
             run.scores.append([*newest.values()])
             run.zero_shot.append(select_kind(scored, records.ZeroShotLine))
             own_measures = select_measures(line, measured)
@@ -224,8 +226,12 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
     """
 
     def list_texts(line: RunLine) -> dict[tuple[str, str, str], str]:
-        validation = {(line.row, "validation", name): key for name, key in line.texts.items()}
-        tokens = {(line.row, "all", name): key for name, key in line.tokens.items()}
+        validation = {}
+        for name, key in line.texts.items():
+            validation[(line.row, "validation", name)] = key
+        tokens = {}
+        for name, key in line.tokens.items():
+            tokens[(line.row, "all", name)] = key
         return validation | tokens
 
     newest: dict[tuple[str, str, str], str] = {}
@@ -253,7 +259,10 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     for place, line in enumerate(lines):
         if not isinstance(line, EvaluationLine):
             continue
-        names = [name for name in line.perplexity if start.texts.get(name) == run.texts.get(name)]
+        names = []
+        for name in line.perplexity:
+            if start.texts.get(name) == run.texts.get(name):
+                names.append(name)
         perplexity = {name: line.perplexity[name] for name in names}
         bits_per_byte = {name: line.bits_per_byte[name] for name in names}
         if line is end:
@@ -265,7 +274,10 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
 
 def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
     """The measures on a run's own texts."""
-    own_lines = [line for line in lines if run.texts.get(line.domain) == line.text]
+    own_lines = []
+    for line in lines:
+        if run.texts.get(line.domain) == line.text:
+            own_lines.append(line)
     return Measured(
         {line.domain: line.perplexity for line in own_lines},
         {line.domain: line.bits_per_byte for line in own_lines},

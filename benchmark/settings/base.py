@@ -80,7 +80,8 @@ def _describe_problems(error: ValidationError, place: str, model: type) -> str:
         if any(inner.startswith(f"{key}.") for inner in problems):
             continue  # the error is inside it
         alternatives = " or ".join(dict.fromkeys(messages))
-        parts.append(f"{key}: {alternatives}{inputs.get(key, '')}".removeprefix(": "))
+        part = f"{key}: {alternatives}{inputs.get(key, '')}"
+        parts.append(part.removeprefix(": "))
     return f"{place}: " + "; and ".join(parts)
 
 
@@ -96,7 +97,11 @@ def _find_place(problem: ErrorDetails) -> tuple[str, ...]:
     parts = tuple(map(str, problem["loc"]))
     types = re.compile(r"bool|int|float|str|.*[\[(-].*", re.DOTALL)
     last = len(parts) - (problem["type"] == "extra_forbidden")  # that is the user's own word
-    return tuple(part for i, part in enumerate(parts) if i >= last or not types.fullmatch(part))
+    names = []
+    for i, part in enumerate(parts):
+        if i >= last or not types.fullmatch(part):
+            names.append(part)
+    return tuple(names)
 
 
 def _list_fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:

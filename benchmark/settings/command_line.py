@@ -37,7 +37,9 @@ def require_at_least(least: int) -> Callable[[str], int]:
 
 
 def read_processes(text: str) -> int | str:
-    return text if text == "all" else require_at_least(1)(text)
+    if text == "all":
+        return text
+    return require_at_least(1)(text)
 
 
 def read_path(text: str) -> Path:
@@ -82,7 +84,10 @@ class JoinWords(argparse.Action):
 
 def make_plural(text: str) -> str:
     plurals = (text, f"{text}s", f"{text.removesuffix('y')}ies")
-    return next((name for name in plurals if name in LISTS), text)
+    for name in plurals:
+        if name in LISTS:
+            return name
+    return text
 
 
 A_SUITE = "a name that `list suites` prints, or a .toml file (default: demo)"
@@ -370,8 +375,10 @@ def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
     """The arguments with which another command is about the same runs of a suite."""
     pairs = [("--runs", str(options.runs))]
     for name in ("methods", "seeds"):
-        pairs.append((f"--{name}", ",".join(map(str, getattr(options, name)))))
-    pairs += [("--set", assignment) for assignment in options.set]
+        values = map(str, getattr(options, name))
+        pairs.append((f"--{name}", ",".join(values)))
+    for assignment in options.set:
+        pairs.append(("--set", assignment))
     words = [suite]
     for option, value in pairs:
         if value and value != "runs":

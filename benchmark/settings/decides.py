@@ -155,4 +155,6 @@ def _name_entries(content: Any) -> Any:
 
 def show_value(value: Any) -> str:
     """A setting's value for people."""
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return "none"
+    return json.dumps(value, ensure_ascii=False)

@@ -99,7 +99,10 @@ def load_study(study: Path) -> list[Suite]:
             f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md"
         )
     place = Path("results", study.resolve().name)
-    return [load_suite(str(file), words=[(place / file.name).as_posix()]) for file in files]
+    suites = []
+    for file in files:
+        suites.append(load_suite(str(file), words=[(place / file.name).as_posix()]))
+    return suites
 
 
 def expand(
@@ -164,7 +167,8 @@ def _list_overrides(row: Row, content: Mapping[str, Any]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     for key, value in row.set.items():
         if isinstance(value, dict) and isinstance(content.get(key), dict):
-            overrides |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
+            for inner, inner_value in value.items():
+                overrides[f"{key}.{inner}"] = inner_value
         else:
             overrides[key] = value
     return overrides
@@ -182,15 +186,18 @@ def _set_defaults_of_recipes(
     `checked` is the suite with what the row overrides, by these keys, `own` the optimizer that its
     method brings.
     """
-    said = {*suite.training.model_fields_set}
-    said |= {key.removeprefix("training.") for key in overrides}
+    keys = {*suite.training.model_fields_set}
+    for key in overrides:
+        keys.add(key.removeprefix("training."))
     optimizer = own or find_optimizer(checked.training.optimizer)
     defaults = dict(optimizer.defaults)
     if checked.model.start:
         defaults |= DEFAULTS_OF_START_MODELS
-    unsaid = {name: value for name, value in defaults.items() if name not in said}
     content = checked.training.model_dump(mode="json")
-    return validate(Training, {**content, **unsaid}, f"{place}: optimizer {optimizer.name!r}")
+    for name, value in defaults.items():
+        if name not in keys:
+            content[name] = value
+    return validate(Training, content, f"{place}: optimizer {optimizer.name!r}")
 
 
 class LadderRule(Settings):
@@ -230,7 +237,8 @@ def _permute(suite: Suite, seed: int) -> dict[str, Any]:
     names = tuple(domain.name for domain in suite.domains)
     order = range(len(names))
     places = tuple(sorted(order, key=lambda place: digest([seed, names[place]])))
-    permuted: dict[str, Any] = {"domains": tuple(suite.domains[place] for place in places)}
+    domains = tuple(suite.domains[place] for place in places)
+    permuted: dict[str, Any] = {"domains": domains}
     if places != tuple(order):
         permuted["places"] = places
     if not suite.tokenizer.domains:
@@ -373,7 +381,9 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
         return os.path.relpath(path, ROOT)
     if key == "model.start" and not os.path.isdir(path):
         # on the Hub, or missing: then nobody is to be asked for it
-        return os.path.join(os.curdir, path) if value.startswith(".") else value
+        if value.startswith("."):
+            return os.path.join(os.curdir, path)
+        return value
     return path
 
 

@@ -67,8 +67,10 @@ class Optimizer:
     @property
     def described(self) -> str:
         """Its meaning and its options, for docs/suite_keys.md."""
+        if not self.options:
+            return self.meaning
         options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options.items())
-        return self.meaning + (f" (options {options})" if options else "")
+        return f"{self.meaning} (options {options})"
 
     def replace_options(self, options: Options) -> Optimizer:
         """This kind with other values.

@@ -42,7 +42,9 @@ class Piece:
         The piece began at the share `start`, with the level `begin`.
         """
         if self.end is None:
-            return begin * math.sqrt(start / spent) if start else begin
+            if start:
+                return begin * math.sqrt(start / spent)
+            return begin
         length = self.until - start
         if self.curve == "cosine":
             cosine = math.cos(math.pi * (spent - start) / length)

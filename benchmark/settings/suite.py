@@ -565,7 +565,10 @@ class RunConfig(Settings):
             for stage, (label, size) in enumerate(sizes.items()):
                 read = pick_for_stage(self.budget.amount, stage) / step * columns_of_domain
                 passes[label] = [read / size]
-        held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
+        held = {}
+        for label in [*sizes][:-1]:
+            share = self.data.memory_tokens / sizes[label]
+            held[label] = [min(1, share)]
         return describe_passes(passes, held)
 
     @property
@@ -580,7 +583,9 @@ Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 
 def pick_for_stage(value: PerStage, stage: int) -> float:
     """The value of a per-stage setting in `stage` (counted from 0); records hold lists."""
-    return value[stage] if isinstance(value, tuple | list) else value
+    if isinstance(value, tuple | list):
+        return value[stage]
+    return value
 
 
 LISTED = 12  # domains at most, each of which is told of
