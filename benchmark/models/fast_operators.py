@@ -68,7 +68,9 @@ def _draw_levels(count: int) -> Tensor:
 
 class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
-        return drop(x, self.p) if self.training else x
+        if self.training:
+            return drop(x, self.p)
+        return x
 
 
 def attention(

@@ -203,7 +203,9 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
 
 
 def _add(gradients: Tensor, total: Tensor | None) -> Tensor:
-    return gradients if total is None else gradients.add_(total)
+    if total is None:
+        return gradients
+    return gradients.add_(total)
 
 
 LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}
@@ -219,4 +221,6 @@ def find_rule(
     if isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale"):
         return _embedding
     is_norm = type(layer).__name__.endswith("RMSNorm") and not isinstance(layer, nn.RMSNorm)
-    return _rms_norm if is_norm else LAYERS.get(type(layer))
+    if is_norm:
+        return _rms_norm
+    return LAYERS.get(type(layer))

@@ -207,7 +207,8 @@ class LanguageModel(nn.Module):
             f"layers.{i}": layer for i, layer in enumerate(self.architecture.layers(self.network))
         }
         tables = self.architecture.find_places(self.network).tables
-        places |= {f"embeddings.{j}": table.module for j, table in enumerate(tables)}
+        for j, table in enumerate(tables):
+            places[f"embeddings.{j}"] = table.module
         names = {
             id(p): f"{place}.{name}"
             for place, part in places.items()

@@ -80,7 +80,9 @@ class Clock:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.charged["tokens"] / self.seconds if self.seconds else 0.0
+        if self.seconds:
+            return self.charged["tokens"] / self.seconds
+        return 0.0
 
     def has_passed_mark(self, fraction: float, marks: int) -> bool:
         """Whether one of `marks` evenly spaced points lies between a fraction and the one now.

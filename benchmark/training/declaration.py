@@ -45,7 +45,9 @@ def plan_stage(config: RunConfig, index: int) -> Stage:
     domains = config.domains[: index + 1]
     names = tuple(domain.name for domain in domains)
     budget = config.budget
-    amounts = [pick_for_stage(budget.amount, number) for number in range(len(config.domains))]
+    amounts = []
+    for number in range(len(config.domains)):
+        amounts.append(pick_for_stage(budget.amount, number))
     stream_info = StreamInfo(stages=len(amounts), size=config.model.ladder[-1], budget=sum(amounts))
     return Stage(
         domains=names,

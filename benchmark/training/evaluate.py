@@ -61,7 +61,9 @@ def evaluate(
         for index, text in enumerate(texts)
     }
     perplexities = {name: loss.perplexity for name, loss in losses.items()}
-    bits = {text.name: to_bits_per_byte(perplexities[text.name], text) for text in texts}
+    bits = {}
+    for text in texts:
+        bits[text.name] = to_bits_per_byte(perplexities[text.name], text)
     measurements: dict[str, dict[str, Any]] = {"perplexity": perplexities, "bits_per_byte": bits}
     if at_end:
         measurements["documents"] = {name: loss.list_documents() for name, loss in losses.items()}

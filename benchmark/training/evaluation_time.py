@@ -13,7 +13,9 @@ FORWARD = 2  # FLOPs of a forward pass per parameter and token; a training step 
 
 def count_parameters(size: Size, vocabulary: int) -> int:
     """Count the weights of matrices, those of the vocabulary once."""
-    return 12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size
+    in_layers = 12 * size.layers * size.hidden_size**2
+    in_tables = vocabulary * size.hidden_size
+    return in_layers + in_tables
 
 
 def count_evaluations(evaluations: int, stage: int) -> int:

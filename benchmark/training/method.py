@@ -214,8 +214,9 @@ class LifelongMethod:
     def list_changed_options(self) -> dict[str, Any]:
         """The options that do not have the default of the method's file."""
         changed = {}
+        kind = type(self)
         for name, value in self.options().items():
-            has_default = hasattr(type(self), name) and getattr(type(self), name) == value
+            has_default = hasattr(kind, name) and getattr(kind, name) == value
             if not has_default:
                 changed[name] = value
         return changed
@@ -276,7 +277,9 @@ def find_own_optimizer(method: LifelongMethod) -> Optimizer | None:
     Raises ValueError for a name that is none.
     """
     kind = method.optimizer
-    return find_optimizer(kind) if isinstance(kind, str) else kind
+    if isinstance(kind, str):
+        return find_optimizer(kind)
+    return kind
 
 
 def choose_optimizer(method: LifelongMethod, training: Training) -> Optimizer:

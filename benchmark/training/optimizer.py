@@ -142,7 +142,9 @@ class PhaseOptimizer:
 
     def _list_parts(self, parameter: nn.Parameter) -> Sequence[nn.Parameter]:
         """What torch's optimizer has in place of a parameter."""
-        return self._apart[parameter].parts if parameter in self._apart else [parameter]
+        if parameter in self._apart:
+            return self._apart[parameter].parts
+        return [parameter]
 
     def step(self, learning_rate: float) -> None:
         """Move all parameters by their gradients."""
@@ -276,7 +278,8 @@ def find_width_factors(
     scaled = training.rate_width / model.hidden_size
     decoder: Any = model.network.get_output_embeddings()
     tables = model.architecture.find_places(model.network).tables
-    reads_in = {id(table.module.weight) for table in tables} - {id(decoder.weight)}
+    reads_in = {id(table.module.weight) for table in tables}
+    reads_in.discard(id(decoder.weight))
     factors = []
     for parameter in parameters:
         is_matrix = parameter.dim() >= 2 and id(parameter) not in reads_in

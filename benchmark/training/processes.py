@@ -185,7 +185,9 @@ def join() -> Iterator[World]:
 def _read_cpu_model() -> str:
     content = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     match = re.search(r"^model name\s*:(.*)", content, re.MULTILINE)
-    return match[1].strip() if match else platform.machine()
+    if match:
+        return match[1].strip()
+    return platform.machine()
 
 
 COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
@@ -225,7 +227,9 @@ def find_code_version() -> str:
 def join_version(sources: str) -> str:
     """`<commit>+<hash of sources>`, without git only the hash."""
     commit = find_commit()
-    return f"{commit}+{sources}" if commit else sources
+    if commit:
+        return f"{commit}+{sources}"
+    return sources
 
 
 @dataclass(frozen=True)

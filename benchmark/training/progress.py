@@ -93,7 +93,9 @@ class EvaluationTimes:
         rest = math.ceil(self._count * (1 - min(1.0, fraction)))
         if self._seconds:
             return rest * statistics.fmean(self._seconds)
-        return rest * self._tokens / (STEP * tokens_per_second) if tokens_per_second else 0.0
+        if tokens_per_second:
+            return rest * self._tokens / (STEP * tokens_per_second)
+        return 0.0
 
 
 class ProgressLine:

@@ -80,13 +80,17 @@ def gather(value: Any) -> Any:
         return {key: gather(part) for key, part in value.items()}
     if isinstance(value, list):
         return [gather(part) for part in value]
-    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+    if isinstance(value, DTensor):
+        return value.full_tensor().cpu()
+    return value
 
 
 def take_local_part(tensor: Tensor) -> Tensor:
     """This process's part of a tensor, without its history: to look at it and to change it."""
     tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    return tensor
 
 
 def spread(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:

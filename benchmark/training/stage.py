@@ -111,7 +111,9 @@ class StageRun:
                 self.position.before = dict(self.clock.charged)
             if phase.discard_after and not self.trunk:
                 state = self.inputs.model.state_dict()
-                weights = {name: value.to("cpu", copy=True) for name, value in state.items()}
+                weights = {}
+                for name, value in state.items():
+                    weights[name] = value.to("cpu", copy=True)
                 self.trunk = {"model": weights, "carried": self.carried}
             self._train_phase(phase, end, saved)
         if phases:

@@ -370,7 +370,9 @@ class Stepper:
 
         It is on the device then.
         """
-        return self.shards.hold_whole() if self.shards and is_asked_for else nullcontext()
+        if self.shards and is_asked_for:
+            return self.shards.hold_whole()
+        return nullcontext()
 
     def close(self) -> None:
         """End the thread that makes batches, and let what the phase froze learn again."""

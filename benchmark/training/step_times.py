@@ -184,7 +184,8 @@ def find_times(config: RunConfig, phases: Sequence[Collection[str]] = ()) -> Seq
             f"budget.reference: {path} has no step times: measure them with "
             f"`run_all.py speed SUITE --reference {path}`"
         )
-    repeats = [naive[-1]] * (len(config.domains) - len(naive))  # as many stages as the run has
+    rest = len(config.domains) - len(naive)
+    repeats = [naive[-1]] * rest  # as many stages as the run has
     return [structs.replace(times, estimated=is_estimated) for times in (*naive, *repeats)]
 
 
@@ -237,7 +238,9 @@ def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTim
     """
     settings = _select_settings_of_naive(list_settings(config))
     for row in rows:
-        is_usable = row.method == "naive" and all("adapt" in times.phases for times in row.stages)
+        if row.method != "naive":
+            continue
+        is_usable = all("adapt" in times.phases for times in row.stages)
         if is_usable and is_alike(_select_settings_of_naive(row.settings), settings):
             return row.stages
     return ()
@@ -262,6 +265,9 @@ def _select_settings_of_naive(settings: dict[str, Any]) -> dict[str, Any]:
 
     Naive stays on the first rung, and has no memory.
     """
-    selection = {key: value for key, value in settings.items() if key != "data.memory_tokens"}
+    selection = {}
+    for key, value in settings.items():
+        if key != "data.memory_tokens":
+            selection[key] = value
     selection["model.ladder"] = settings["model.ladder"][:1]
     return selection

@@ -44,7 +44,9 @@ def count_predictions(length: int, masked: bool) -> int:
 
     It is a fixed number, so shapes are static.
     """
-    return max(1, round(MASKED_SHARE * length)) if masked else length
+    if masked:
+        return max(1, round(MASKED_SHARE * length))
+    return length
 
 
 class Stream:

@@ -101,7 +101,9 @@ def map_parts(structure: Any, function: Callable[[Any], Any]) -> Any:
         for field in fields(structure):
             parts[field.name] = map_parts(getattr(structure, field.name), function)
         return type(structure)(**parts)
-    return None if structure is None else function(structure)
+    if structure is None:
+        return None
+    return function(structure)
 
 
 def list_parts(structure: Any) -> list[Any]:
@@ -150,7 +152,9 @@ class Place:
         It is a view, but for rows of a matrix that several maps share.
         """
         matrix = self._turn(tensor)
-        return matrix if self.rows is None else matrix[self.rows.to(tensor.device)]
+        if self.rows is None:
+            return matrix
+        return matrix[self.rows.to(tensor.device)]
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
         """Let `take` of the tensor be these values (out, in)."""
@@ -160,7 +164,9 @@ class Place:
         self._turn(tensor)[rows] = values
 
     def _turn(self, tensor: Tensor) -> Tensor:
-        return tensor.T if isinstance(self.module, Conv1D) else tensor
+        if isinstance(self.module, Conv1D):
+            return tensor.T
+        return tensor
 
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies cost no precision."""
@@ -199,7 +205,9 @@ def get_matrix(module: Any) -> Tensor:
 
     Transformers' Conv1D keeps it the other way round.
     """
-    return module.weight.T if isinstance(module, Conv1D) else module.weight
+    if isinstance(module, Conv1D):
+        return module.weight.T
+    return module.weight
 
 
 def split(module: Any, parts: int) -> list[Place]:

@@ -58,7 +58,9 @@ class GptNeoX(Architecture):
             # query, key and value of a head, then those of the next
             fused = layer.attention.query_key_value
             rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
-            places = [Place(fused, rows[:, part].flatten()) for part in range(3)]
+            places = []
+            for part in range(3):
+                places.append(Place(fused, rows[:, part].flatten()))
             query, key, value = places
             layers.append(
                 Layer(

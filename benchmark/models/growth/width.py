@@ -182,7 +182,9 @@ class Width:
         return wide, heads.tolist()
 
     def _widen_inner_norm(self, norm: Place | None) -> Affine | None:
-        return self.widen_norm(norm.read()) if norm else None
+        if norm:
+            return self.widen_norm(norm.read())
+        return None
 
     def _widen_head_norm(self, norm: Place | None, units: Tensor) -> Affine | None:
         """A norm of queries or keys, whose wide units have these sources."""

@@ -193,7 +193,9 @@ class ProgressiveModel(LanguageModel):
         return hidden + laterals[level]([levels[level] for levels in earlier_levels])
 
     def _get_column(self, index: int) -> Any:
-        return self.earlier[index] if index < len(self.earlier) else self
+        if index < len(self.earlier):
+            return self.earlier[index]
+        return self
 
     def make_encoder(self, domain: str) -> ProgressiveModel:
         """The column of `domain` with all that it hears, the newest for a domain that has none.
@@ -257,7 +259,9 @@ def load(folder: Path | str) -> ProgressiveModel:
     folder = Path(folder)
     transformer.check_files(folder)
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    models = [transformer.load(folder / f"column_{index}") for index in range(content["columns"])]
+    models = []
+    for index in range(content["columns"]):
+        models.append(transformer.load(folder / f"column_{index}"))
     hidden_size = models[0].hidden_size
     layers = models[0].layers
     laterals = nn.ModuleList()
