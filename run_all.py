@@ -202,7 +202,9 @@ def check(options: argparse.Namespace) -> int:
     methods.find(options.method)  # before torch is imported, which takes seconds
     from benchmark.instruments import conformance
 
-    return 0 if conformance.check(options.method, methods.build, print) else 1
+    if conformance.check(options.method, methods.build, print):
+        return 0
+    return 1
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -269,7 +271,8 @@ def compare(options: argparse.Namespace) -> int:
                 if is_of_method and is_of_seed:
                     suites.setdefault(run.suite, []).append(run)
         sides.append(comparison.Side(place, suites))
-    return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
+    settings = dict(map(parse_set, options.set))
+    return say(comparison.compare(sides[0], sides[1], settings))
 
 
 def upgrade(options: argparse.Namespace) -> int:
@@ -287,7 +290,8 @@ def list_names(options: argparse.Namespace) -> int:
     if options.kind:
         return say(describe_names(options.kind))
     for kind in LISTS:
-        say([f"{kind}:", *(f"  {line}" for line in describe_names(kind)), ""])
+        lines = [f"  {line}" for line in describe_names(kind)]
+        say([f"{kind}:", *lines, ""])
     return 0
 
 

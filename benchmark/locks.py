@@ -59,7 +59,9 @@ def read_start_time(pid: int | str) -> str:
     except OSError:
         return ""
     fields = content.rpartition(") ")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
+    if fields[0] in "ZX":
+        return ""
+    return fields[19]
 
 
 class Lease:
@@ -82,7 +84,8 @@ class Lease:
         path = self._name_file(number)
         try:
             with name_in_errors(path), path.open("x") as file:
-                file.write(f"{identify_kernel()} {pid} {read_start_time(pid)} {host} {job}")
+                owner = f"{identify_kernel()} {pid} {read_start_time(pid)} {host} {job}"
+                file.write(owner)
         except FileExistsError:
             return False
         except OSError:
@@ -149,11 +152,14 @@ class Lease:
     def name_owner(self) -> str:
         """The process that has it or had it last, in words."""
         fields = self._read(max(self._list_numbers()))[1].split()
-        return f"process {fields[1]} on {fields[3]}" if len(fields) >= 4 else "another process"
+        if len(fields) >= 4:
+            return f"process {fields[1]} on {fields[3]}"
+        return "another process"
 
     def read_job(self) -> str:
         """The job of whoever has it, or had it last; empty where that is none."""
-        return "".join(self._read(max(self._list_numbers()))[1].split()[4:])
+        fields = self._read(max(self._list_numbers()))[1].split()
+        return "".join(fields[4:])
 
     def is_taken(self) -> bool:
         """Whether somebody seems to have it.

@@ -253,7 +253,9 @@ def _measure(
     network: PreTrainedModel, rows: Tensor, read: Read | None
 ) -> tuple[list[Tensor], float]:
     """Logits of some rows, and the perplexity that `evaluate` finds (0 without a text)."""
-    logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
+    logits = []
+    for row in rows[:COMPARED]:
+        logits.append(network(row.unsqueeze(0).to(network.device)).logits.cpu())
     if read is None:
         return logits, 0.0
     model, stream = read

@@ -37,7 +37,10 @@ def in_double_precision() -> Iterator[None]:
 
 def load_weights(run: Run) -> list[Weights]:
     """The weights after each of its stages."""
-    return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys]
+    states = []
+    for key in run.keys:
+        states.append(load(run.store.stage_folder(key) / "model").state_dict())
+    return states
 
 
 def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
@@ -90,7 +93,10 @@ def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> It
     yield
     new_values = _read_values(method, model)
     places = sorted(old_values | new_values)
-    changed = [place for place in places if old_values.get(place) != new_values.get(place)]
+    changed = []
+    for place in places:
+        if old_values.get(place) != new_values.get(place):
+            changed.append(place)
     assert not changed, (
         f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; "
         "nothing else but start_stage may change anything"

@@ -81,7 +81,10 @@ def find_place_in(name: str, error: Exception) -> str:
     Nothing where it arose elsewhere.
     """
     calls = traceback.extract_tb(error.__traceback__)
-    lines = [call for call in calls if Path(call.filename).name == f"{name}.py"]
+    lines = []
+    for call in calls:
+        if Path(call.filename).name == f"{name}.py":
+            lines.append(call)
     if not lines:
         return ""
     path = Path(lines[-1].filename)
@@ -192,7 +195,8 @@ def options_are_documented(tiny: TinyRuns) -> None:
             assert re.search(line, source, re.MULTILINE), (
                 f"option {field.name!r} has no comment that says what it is"
             )
-    overlap = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
+    options = {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
+    overlap = set(method.state) & options
     assert not overlap, (
         f"{', '.join(overlap)}: an option cannot be state too, or a stage would begin with its "
         "predecessor's"
@@ -313,9 +317,11 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     steps: list[float] = []
     for key in undisturbed.keys:
         for line in records.select_kind(undisturbed.store.read_stage(key), StageDone):
-            steps += [phase["steps"] for phase in line.phases]
+            for phase in line.phases:
+                steps.append(phase["steps"])
     ends = [int(end) for end in itertools.accumulate(steps)]
-    kills = sorted({*ends} | {max(1, end - 1) for end in ends})
+    steps_before = {max(1, end - 1) for end in ends}
+    kills = sorted({*ends} | steps_before)
     # a checkpoint after every step
     config = tiny.make_config(dropout=DROPOUT, checkpoint_seconds=1e-9)
     actual = train_through_kills(lambda: tiny.make_run(config, "killed"), kills)
@@ -638,7 +644,8 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
                 passed = False
                 verdict = f"FAILED: {type(error).__name__}: {error}{find_place_in(name, error)}"
             title = promise.__name__.replace("_", " ")
-            say(f"{title:50} {time.monotonic() - began:5.1f} s  {verdict}")
+            seconds = time.monotonic() - began
+            say(f"{title:50} {seconds:5.1f} s  {verdict}")
             if promise is trains_the_same_twice and verdict != "passed":
                 break
     advice = (
@@ -652,7 +659,10 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
 
 def _assert_finite(weights: list[Weights], where: str) -> None:
     for stage, tensors in enumerate(weights):
-        infinite = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        infinite = []
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                infinite.append(name)
         assert not infinite, f"stage {stage}: {infinite[0]} is not finite {where}"
 
 

@@ -118,8 +118,12 @@ def _find_model_folder(stage: Path) -> Path:
                 f"{stage} is no file of a run: name one below runs/suites, or a folder below "
                 "runs/stages"
             )
-        stage = Store(stage.absolute().parents[2]).stage_folder(run.stages[-1])
-    return stage / "model" if (stage / "model").is_dir() else stage
+        runs = stage.absolute().parents[2]
+        stage = Store(runs).stage_folder(run.stages[-1])
+    model = stage / "model"
+    if model.is_dir():
+        return model
+    return stage
 
 
 def _choose_domain(model: LanguageModel, stage: Path, prompt: str | None) -> str | None:
@@ -210,7 +214,9 @@ def _find_free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
     special = vocabulary.special
     if tokenizer.get_vocab_size() < vocabulary.text:
         return tokenizer.get_vocab_size()
-    return None if special.mask in (special.bos, special.eos, special.pad, -1) else special.mask
+    if special.mask in (special.bos, special.eos, special.pad, -1):
+        return None
+    return special.mask
 
 
 def remove_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:

@@ -45,7 +45,9 @@ class TrainingMemory:
 
     def __str__(self) -> str:
         parts = ("weights", "gradients", "moments", "activations", "copies", "total")
-        numbers = [f"{name} {getattr(self, name) / GIB:.2f}" for name in parts]
+        numbers = []
+        for name in parts:
+            numbers.append(f"{name} {getattr(self, name) / GIB:.2f}")
         return f"{self.parameters:,} parameters, in GiB: {', '.join(numbers)}"
 
 

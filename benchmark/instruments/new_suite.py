@@ -101,7 +101,9 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     with replace_file(file) as out:
         out.write(content.encode())
     suite = shlex.quote(str(file.with_suffix("")))
-    sizes = [f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text" for text in texts]
+    sizes = []
+    for text in texts:
+        sizes.append(f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text")
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
         *sizes,
@@ -119,7 +121,10 @@ def find_domains(paths: Sequence[Path]) -> list[Path]:
     if len(places) == 1 and places[0].is_dir():
         inner = list(places[0].iterdir())
         if not any(map(_is_text, inner)):
-            folders = [path for path in inner if path.is_dir() and not path.name.startswith(".")]
+            folders = []
+            for path in inner:
+                if path.is_dir() and not path.name.startswith("."):
+                    folders.append(path)
             places = sorted(path for path in folders if any(map(_is_text, path.rglob("*"))))
     if len(places) < 2:
         raise DataError(
@@ -134,7 +139,9 @@ def _is_text(path: Path) -> bool:
 
 
 def _make_name(place: Path) -> str:
-    stem = place.resolve().name if place.is_dir() else place.name.split(".")[0]
+    stem = place.name.split(".")[0]
+    if place.is_dir():
+        stem = place.resolve().name
     return re.sub(r"[^\w-]+", "_", stem).strip("_-") or "domain"
 
 
@@ -146,7 +153,8 @@ def read_beginning(place: Path, name: str) -> Text:
     has_text_files = any(find_kind(file) == ".txt" for file in files)
     if has_text_files and text.size > LONGEST_PAGE * text.documents:
         pages = _read_beginning(domain.model_copy(update={"cut_at_blank_lines": True}), files)
-        return pages if pages.documents > text.documents else text
+        if pages.documents > text.documents:
+            return pages
     return text
 
 
@@ -179,7 +187,10 @@ def _choose_text_field(files: Sequence[Path]) -> str:
     """
     record = _read_first_record(files)
     flat = pandas.json_normalize(record).to_dict("records")[0] if isinstance(record, dict) else {}
-    texts = {str(key): value for key, value in flat.items() if isinstance(value, str)}
+    texts = {}
+    for key, value in flat.items():
+        if isinstance(value, str):
+            texts[str(key)] = value
     if "text" in texts or not texts:
         return "text"
     return max(texts, key=lambda key: len(texts[key]))
@@ -223,20 +234,23 @@ def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) ->
     most = min(affordable, tokens_read / TOKENS_PER_PARAMETER)
     parameters = [count_parameters(size, vocabulary) for size in RUNGS]
     first = max([rung for rung, count in enumerate(parameters) if count <= most], default=0)
-    seconds = min(most_seconds, max(LEAST, 6 * parameters[first] * tokens_read / speed))
+    reading_seconds = 6 * parameters[first] * tokens_read / speed
+    seconds = min(most_seconds, max(LEAST, reading_seconds))
     sizes = min(len(texts), MOST_SIZES)
     ladder = []
     for stage in range(len(texts)):
         rung = first + stage * sizes // len(texts)
         ladder.append(RUNGS[min(rung, len(RUNGS) - 1)])
-    cost = count_parameters(ladder[-1], vocabulary) / BYTES_PER_TOKEN[vocabulary] / speed
+    last_parameters = count_parameters(ladder[-1], vocabulary)
+    cost = last_parameters / BYTES_PER_TOKEN[vocabulary] / speed
     evaluation = choose_evaluation(texts, shares, cost, seconds, most_seconds)
     minutes = (1 + EVALUATION) * evaluation.seconds * stages / 60
     halves = [
         min(share * text.size, evaluation.most_bytes)
         for text, share in zip(texts, shares, strict=True)
     ]
-    halves += [(1 - share) * text.size for text, share in zip(texts, shares, strict=True)]
+    for text, share in zip(texts, shares, strict=True):
+        halves.append((1 - share) * text.size)
     least = min(halves) / BYTES_PER_TOKEN[vocabulary]
     width = ladder[0].hidden_size
     head = 16 if width < 128 else 32 if width < 384 else 64  # divides all widths that follow
@@ -338,7 +352,10 @@ def _make_title(texts: Sequence[Text]) -> str:
 
 def _format_ladder(ladder: Sequence[Size]) -> str:
     rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
-    return "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
+    lines = []
+    for i in range(0, len(rungs), 3):
+        lines.append(f"  {', '.join(rungs[i : i + 3])},")
+    return "\n".join(lines)
 
 
 def _format_domains(texts: Sequence[Text], shares: Sequence[float], file: Path) -> str:

@@ -64,7 +64,9 @@ class Cost:
 
         NaN for a phase without matrix products.
         """
-        return self.over_naive / self.predicted - 1 if self.predicted else math.nan
+        if self.predicted:
+            return self.over_naive / self.predicted - 1
+        return math.nan
 
 
 def measure(
@@ -96,7 +98,8 @@ def measure(
                 say(f"{config.row}, stage {number} of {len(config.domains)}")
                 stages[key] = prepared.measure(pairs, paces, find_naive(naive_rows, config))
             stage_costs, stage_times = stages[key]
-            costs += [replace(cost, row=config.row) for cost in stage_costs]
+            for cost in stage_costs:
+                costs.append(replace(cost, row=config.row))
             times.append(stage_times)
         rows.append(RowTimes(config.method, config.options, list_settings(config), tuple(times)))
     return costs, rows

@@ -88,6 +88,10 @@ def _list_values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str,
         "seconds in the stage": line.charged["seconds"],
         "tokens_per_second": line.tokens_per_second,
     }
-    values |= {f"perplexity/{name}": value for name, value in perplexity.items()}
+    for name, value in perplexity.items():
+        values[f"perplexity/{name}"] = value
     measured = {"loss": line.loss, "learning_rate": line.learning_rate}
-    return values | {name: value for name, value in measured.items() if value is not None}
+    for name, number in measured.items():
+        if number is not None:
+            values[name] = number
+    return values

@@ -120,7 +120,10 @@ def _describe_copies(corpus: Corpus, domain: DomainTokens) -> str:
 
 def _count(**counts: int) -> str:
     """The counts in words, but zeros: `3 left out, 2 unchecked`."""
-    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    parts = []
+    for name, count in counts.items():
+        if count:
+            parts.append(f"{count:,} {name.replace('_', ' ')}")
     return ", ".join(parts)
 
 
@@ -190,7 +193,9 @@ def name_moving_sets(config: RunConfig) -> str:
     names: list[str] = []
     for text in (*config.domains, *config.probes):
         for part in text.parts:
-            names += [dataset.path for dataset in part.datasets if not dataset.revision]
+            for dataset in part.datasets:
+                if not dataset.revision:
+                    names.append(dataset.path)
     for task in config.tasks:
         if task.dataset and not task.dataset.revision:
             names.append(task.dataset.path)

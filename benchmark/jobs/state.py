@@ -110,7 +110,9 @@ def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -
     Its class is found where functions of the method name it. Raises ConfigError where the suite
     fine-tunes and a class has no `to_plain`.
     """
-    trials = [trial for task in suite.tasks for trial in suite.finetuning.list_trials(task)]
+    trials = []
+    for task in suite.tasks:
+        trials.extend(suite.finetuning.list_trials(task))
     if all(protocol != "finetune" for protocol, _ in trials):
         return
     # where it is not loaded, which takes torch, the method's file defines no such class
@@ -137,7 +139,9 @@ def _list_named_classes(method: type) -> list[Any]:
         for function in vars(kind).values():
             if inspect.isfunction(function):
                 values = [function.__globals__.get(name) for name in function.__code__.co_names]
-                classes += [value for value in values if isinstance(value, type)]
+                for value in values:
+                    if isinstance(value, type):
+                        classes.append(value)
     return classes
 
 
@@ -279,7 +283,9 @@ class Survey:
             return None
         # what another clock says is to come was not said by a run in progress
         age = time.time() - beat.time
-        return beat if 0 <= age <= FRESH else None
+        if 0 <= age <= FRESH:
+            return beat
+        return None
 
     def _read_scored(self, run: RunState) -> tuple[Scored, ...]:
         """The scores of each model of a run that the suite's tasks are for."""
@@ -363,7 +369,8 @@ def read_scores(
     lines = records.read(store.scores_file(key), records.SCORES)
     # an archive has no model, only what it scored
     score_lines = records.select_kind(lines, records.ScoreLine)
-    has_prompts = _has_prompts(store, key) or any(line.prompt == "right" for line in score_lines)
+    has_right_prompts = any(line.prompt == "right" for line in score_lines)
+    has_prompts = _has_prompts(store, key) or has_right_prompts
     planned: set[ScorePlace] = set()
     for task in select_tasks(suite, final):
         for trial in list_wanted(task, suite.finetuning, has_prompts, final):

@@ -60,7 +60,8 @@ def show(
     print("\n".join(lines), flush=True)
     if _has_failed(survey, states):
         return FAILED
-    words = {state.state for state in states} | {job.state for job in survey.jobs}
+    words = {state.state for state in states}
+    words |= {job.state for job in survey.jobs}
     return UNKNOWN if "unknown" in words else 0
 
 
@@ -76,7 +77,8 @@ def list_differences(states: Sequence[RunState]) -> list[str]:
     lines = []
     for differences, names in labels.items():
         lines.append(f"records of other settings, {', '.join(names)}:")
-        lines += [f"  {difference}" for difference in differences]
+        for difference in differences:
+            lines.append(f"  {difference}")
     return lines or ["no run lacks records that are here with other settings"]
 
 
@@ -92,13 +94,17 @@ def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
 def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
     """Whether a run, a score or another job has failed, whose work nobody has done since."""
     words: list[str] = [state.state for state in states]
-    words += [job.state for job in find_lost_jobs(survey, states)]
+    for job in find_lost_jobs(survey, states):
+        words.append(job.state)
     return "failed" in words or any(model.failed for model in _find_scored_models(states))
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that are over and no run's, without those whose work others have done."""
-    jobs = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
+    jobs = []
+    for job in survey.jobs:
+        if not job.is_under_way and job.kind != "train":
+            jobs.append(job)
     if not jobs:
         return []
     # what is under way counts as interrupted, so that the plan has what it lacks
@@ -120,7 +126,8 @@ def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
             f"next: `python run_all.py status {suite} --watch` shows it again and again until "
             "nothing is under way"
         )
-    lacks_report = any(job.kind == "report" and job.state == "interrupted" for job in survey.jobs)
+    reports = [job for job in survey.jobs if job.kind == "report"]
+    lacks_report = any(job.state == "interrupted" for job in reports)
     is_missing = Plan(survey, states).waves or lacks_report
     failed = _has_failed(survey, states)
     if not (is_missing or failed) or survey.store.is_archive:
@@ -196,7 +203,9 @@ def _average_ap(runs: Sequence[RunState]) -> str:
         ap = run.stages[-1].ap
         if ap is not None:
             values.append(ap)
-    return f"{statistics.fmean(values):,.1f}" if values else ""
+    if values:
+        return f"{statistics.fmean(values):,.1f}"
+    return ""
 
 
 def _describe_run(run: RunState) -> tuple[str, ...]:
@@ -224,7 +233,9 @@ def _count_starts(job: Job) -> str:
     starts = job.restarts
     if job.state != "waiting":
         starts += 1
-    return str(starts) if starts > 1 else ""
+    if starts > 1:
+        return str(starts)
+    return ""
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -356,7 +367,10 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
     if not seconds:
         return share, 0.0
     parallel = max(1, sum(run.state == "running" for run in states))
-    time_left = sum(rest.values()) * sum(seconds.values()) / sum(amounts.values()) / parallel
+    amount_left = sum(rest.values())
+    time_spent = sum(seconds.values())
+    amount_spent = sum(amounts.values())
+    time_left = amount_left * time_spent / amount_spent / parallel
     return share, time_left
 
 
@@ -378,7 +392,8 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     lines.append(f"To train: {len(plan.wanted)} of {len(states)} runs, {missing}")
     notes = [state.config.tokenizer_note for state in states]
-    notes += [state.config.describe_expected_passes(state.tokens) for state in states]
+    for state in states:
+        notes.append(state.config.describe_expected_passes(state.tokens))
     notes += _describe_evaluation(plan, executor)
     notes += _describe_unprepared(plan)
     lines += filter(None, dict.fromkeys(notes))
@@ -456,7 +471,9 @@ def _measure_time_off_clock(states: Sequence[RunState]) -> float:
         for key, stage in zip(run.keys, run.finished, strict=False):
             charged = stage.charged.get("seconds", 0.0)
             seconds[key] = max(0.0, stage.wall - charged)
-    return statistics.fmean(seconds.values()) if seconds else 0.0
+    if seconds:
+        return statistics.fmean(seconds.values())
+    return 0.0
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:

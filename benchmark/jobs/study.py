@@ -94,7 +94,8 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
                 "puts records there"
             )
         for suite, configs in suites:
-            store = lay_out(archives, Path(scratch) / "runs" / suite.name, [suite.name])
+            scratch_runs = Path(scratch) / "runs" / suite.name
+            store = lay_out(archives, scratch_runs, [suite.name])
             runs = load_runs(store.root, suite.name)
             yield _verify_runs(suite, configs, runs, open_ledger(store, build), build)
             _render_report(suite, configs, runs, store, out, write_report)
@@ -205,7 +206,8 @@ def _find_config(suites: Suites, recorded: Store, key: str) -> RunConfig | None:
 
 def _load_run(store: Store, config: RunConfig) -> RunRecords:
     """The records of a run in a store."""
-    [run] = [run for run in load_runs(store.root, config.suite) if run.id == config.id]
+    runs = load_runs(store.root, config.suite)
+    [run] = [run for run in runs if run.id == config.id]
     return run
 
 
@@ -305,7 +307,8 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
         ("Machine", "Threads", "Processes", "Precision", "torch", "Stages"),
         (":--", ":--", ":--", ":--", ":--", "--:"),
     ]
-    table += [(*row, str(count)) for row, count in sorted(counts.items())]
+    for setting, count in sorted(counts.items()):
+        table.append((*setting, str(count)))
     table_lines = [f"| {' | '.join(cells)} |\n" for cells in table]
     return "**What the stages were trained on.**\n\n" + "".join(table_lines)
 
@@ -314,7 +317,9 @@ def describe_plan(store: Store) -> str:
     """The commit of the plan as it was when the first runs were collected, for hardware.md."""
     file = store.root / archive.PLAN_COMMIT
     commit = file.read_text(encoding="utf-8") if file.exists() else ""
-    return f"\n{archive.PLAN} when runs were first collected: commit {commit}.\n" if commit else ""
+    if commit:
+        return f"\n{archive.PLAN} when runs were first collected: commit {commit}.\n"
+    return ""
 
 
 def _compare_reports(committed: Path, rendered: Path) -> int:

@@ -242,12 +242,16 @@ def _find_rate(suite: Suite, row: Row, best: Row) -> PerStage:
 
 def _take_first(count: int, value: Any) -> Any:
     """The entries for the first domains; a value without entries as it is."""
-    return value[:count] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return value[:count]
+    return value
 
 
 def _scale_rate(value: PerStage, factor: float) -> PerStage:
     """A learning rate, or those of all stages, times a factor."""
-    return tuple(rate * factor for rate in value) if isinstance(value, tuple) else value * factor
+    if isinstance(value, tuple):
+        return tuple(rate * factor for rate in value)
+    return value * factor
 
 
 def _write(path: Path, suite: Suite, comment: str) -> None:
@@ -262,7 +266,8 @@ def _write(path: Path, suite: Suite, comment: str) -> None:
             lines.append(f"{key} = {_to_toml(value)}")
             continue
         lines.append("rows = [")
-        lines += [f"  {_to_toml(row)}," for row in value]
+        for row in value:
+            lines.append(f"  {_to_toml(row)},")
         lines.append("]")
     text = "\n".join([*lines, ""])
     with replace_file(path) as file:

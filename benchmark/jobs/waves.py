@@ -148,7 +148,10 @@ class Plan:
         examples = self.survey.examples
         path = self.survey.store.scores_file("baselines")
         # a task without examples waits for the text of runs
-        tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]
+        tasks = []
+        for task in self.suite.tasks:
+            if self.wanted or task.name in examples:
+                tasks.append(task)
         if any(find_missing_baselines(task, examples.get(task.name), path) for task in tasks):
             config = self.states[0].config
             return [PrepareTasks(self.runs, config, "tasks", self.suite, label="tasks")]

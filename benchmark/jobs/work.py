@@ -94,7 +94,9 @@ class Unit:
         store = self.store
         progress: list[str] = []
         if self.kind in ("prepare", *TRAINS):  # the only kinds that make texts
-            progress += [path.name for path in store.data.glob("*/[!.]*") if path.is_dir()]
+            for path in store.data.glob("*/[!.]*"):
+                if path.is_dir():
+                    progress.append(path.name)
             for path in store.data.glob(f"*/.*/{BEGUN}"):
                 with contextlib.suppress(FileNotFoundError):  # others write there
                     progress.append(f"{path.read_text()} {len(os.listdir(path.parent))}")
@@ -104,7 +106,9 @@ class Unit:
                 place = getattr(line, "phase", ""), getattr(line, "step", 0)
                 progress.append(f"{key} {type(line).__name__} {place}")
             files += [store.scores_file(key), store.measures_file(key)]
-        progress += [f"{path.name} {path.stat().st_size}" for path in files if path.exists()]
+        for path in files:
+            if path.exists():
+                progress.append(f"{path.name} {path.stat().st_size}")
         return sorted(progress)
 
     def find_owning_job(self) -> str:
@@ -113,7 +117,10 @@ class Unit:
         Empty where no job does.
         """
         store = self.store
-        keys = [key for key in store.read_stage_keys(self.config) if not store.is_stage_done(key)]
+        keys = []
+        for key in store.read_stage_keys(self.config):
+            if not store.is_stage_done(key):
+                keys.append(key)
         locks = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
         if keys:
             locks = [store.stage_folder(keys[0]) / "lock"]

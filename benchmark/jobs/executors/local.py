@@ -56,7 +56,9 @@ def describe(plan: Plan) -> list[str]:
     """The line of --dry-run on what is to do besides training."""
     waves = [wave for wave in plan.waves if wave.kind not in TRAINS]
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
-    return [f"  {counts}"] if counts else []
+    if counts:
+        return [f"  {counts}"]
+    return []
 
 
 def execute(plan: Plan) -> int:
@@ -180,7 +182,9 @@ def launch(count: int, program: Sequence[str]) -> int:
         run(parse_args([*options, *program]))
     except ChildFailedError as error:
         status = error.get_first_failure()[1].exitcode
-        return status if status > 0 else 128 - status
+        if status > 0:
+            return status
+        return 128 - status
     except SignalException:
         raise KeyboardInterrupt from None
     return 0
@@ -297,7 +301,8 @@ def show_work(name: str) -> Iterator[Show]:
             beat = None
             if unit.kind in TRAINS:
                 beat = read_heartbeat(unit.store.heartbeat_file(unit.config))
-            table.add_row(Text(unit.name), Text(str(beat or unit.kind)))
+            progress = str(beat or unit.kind)
+            table.add_row(Text(unit.name), Text(progress))
         return Group(head, table)
 
     with (
