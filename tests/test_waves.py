@@ -327,6 +327,20 @@ def test_what_is_refused_for_one_row_leaves_the_others(
     )
 
 
+def test_nothing_scores_a_run_that_no_job_trains(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: by hand: ER asks for more nodes than one job may have, which a job that scores does
+    not. Only Naive's models are scored.
+    """
+    more_nodes = '{ method = "er", set = { "slurm.nodes" = 2 } }'
+    tiny.write(ROWS[0], more_nodes, tasks=write_task(tiny.folder))
+    slurm.refusal = "sbatch: error: QOSMaxNodePerJobLimit"
+    slurm.refused = "--nodes=2"
+    assert tiny.submit() == 3
+    units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
+    scored = [unit for unit in units if unit.startswith("score-")]
+    assert len(scored) == 1  # of Naive's last stage
+
+
 GENERAL = (
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
     "limit, user's size and/or time limits)"
