@@ -282,6 +282,7 @@ def copy_code(root: Path, names: Iterable[str], folder: Path) -> Path:
                 for name in names:
                     shutil.copytree(root / name, unfinished / name, ignore=ignore)
             except shutil.Error as errors:  # it goes on to the end, and has one of each file
-                raise UserError(errors.args[0][0][-1]) from None
+                reason = errors.args[0][0][-1]
+                raise UserError(f"{reason}; make room there, and try again") from None
             (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")
     return copy

@@ -271,9 +271,7 @@ class Chaos:
         full = 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1; exec "$0" "$@"'
         process = self.submitter("sh", "-c", full, stderr=subprocess.PIPE)
         said = process.communicate()[1]
-        assert process.returncode == 2 and "submitted; make room there" in said and not queue(), (
-            said
-        )
+        assert process.returncode == 2 and "; make room there" in said and not queue(), said
 
     def kill_submitter(self, waves: int) -> None:
         """SIGKILL to who submits, when it has noted so many arrays; what it has not noted is done
