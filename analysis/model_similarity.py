@@ -232,9 +232,10 @@ def find_parents(
 
 
 def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
-    """The likeness (H1, H2) of the attention of two models' heads.
+    """How alike each head of one model attends to each head of another (H1, H2).
 
-    Their maps are (H1, B, T, T) and (H2, B, T, T).
+    It is 1 less the Jensen-Shannon divergence of their attention, over the most that it can be.
+    The attention is (H1, B, T, T) and (H2, B, T, T).
     """
     last_entropies = torch.special.entr(last).flatten(1).sum(1)
     earlier_entropies = torch.special.entr(earlier).flatten(1).sum(1)

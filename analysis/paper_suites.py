@@ -49,9 +49,10 @@ def _find_model(suite: str, row: str) -> Model | None:
 
 
 def count_alike_stages(run: RunRecords, suite: str) -> int:
-    """How many of a run's first stages train what its row does in a suite of the paper.
+    """How many of a run's first stages have the model of its row in a suite of the paper.
 
-    Architecture, ladder so far, and the size that is recorded of the stage are the suite's.
+    That is, the same architecture, the same ladder until then, and the same size where the stage is
+    recorded.
     """
     model = _find_model(suite, run.row)
     own = run.line.config["model"]

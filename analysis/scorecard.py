@@ -243,7 +243,7 @@ def _compare_order(
         paper_values = paper.get(Key(metric, slug, paper.last, column))
         if values and paper_values:
             measured.append(values)
-            printed.append(paper_values[0])
+            printed.append(paper_values[0])  # the paper's only one
     methods = len(measured)
     if methods < 3:
         return []

@@ -129,7 +129,7 @@ class Trainer:
         self.steps = 0
 
     def fit(self, train: Rows, dev_score: Callable[[], float]) -> float:
-        """Train, and leave the weights of the epoch with the best dev score (the first of equals).
+        """Train, then load the weights of the epoch with the best dev score (the first of equals).
 
         Returns that score. Raises NotScored when the loss is not finite.
         """

@@ -235,9 +235,9 @@ def read_archives(folder: Path) -> Archives:
 def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
     """Write what the archives of these suites hold, and what others measured of it later.
 
-    Without names it writes those of all suites. Where two archives have a stage with other weights,
-    as two kinds of CPU come to, each suite has it as it was trained for that suite. Of suites that
-    are asked for together the last archive's counts.
+    Without names it writes those of all suites. Two kinds of CPU train a stage to weights that
+    differ in rounding. Then each suite has the stage that was trained for it. If suites with
+    different ones are asked for together, the last archive's is written.
     """
 
     def is_asked_for(archive: Path) -> bool:

@@ -123,11 +123,10 @@ class Ledger:
     def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """The identity of a run, and whether its records are of its text and method's version.
 
-        Records are believed of a text that is not here. They are believed of a text of the Hub,
-        which counts by its name. They are believed in an archive, which also keeps runs of an
-        earlier version of their method: its code was another then, and so may its keys be. `lines`
-        are given by whoever has read them. Raises NotHere for a text that is not here, and of which
-        nothing is recorded.
+        If a text is not here, what is recorded of it is believed. In an archive it always is. An
+        archive also keeps runs of an earlier version of their method, whose code and keys were
+        others. `lines` are the run's, if they are read already. Raises NotHere for a text that is
+        not here and not recorded.
         """
         texts = self.texts.find(config)
         if lines is None:
@@ -223,9 +222,8 @@ class Ledger:
     def judge(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
         """The run, or an empty one that says why its records are not of its settings.
 
-        Without `config` the settings are those that were recorded with the run. Of recorded
-        settings a method, a start model or a table of step times that is not here tells nothing, as
-        a text.
+        Without `config` the settings are those that were recorded with the run. If these name a
+        method, a start model or a table of step times that is not here, the run is believed.
         """
         try:
             config_of_run = config or RunConfig.model_validate(run.line.config)
@@ -237,7 +235,7 @@ class Ledger:
         if identity.why:
             return leave_out(run, identity.why, identity.differences)
         starts = [find_last(stage, StageLine) for stage in run.stages]
-        # not in an archive, whose report is what its records give, whatever is refactored later
+        # not in an archive: its report is what its records give, whatever code changes later
         is_archive = self.store.is_archive
         other_code = not is_archive and any(map(identity.had_other_code, starts))
         trained = [start for start in starts if start]
@@ -307,7 +305,10 @@ def find_newest_record(config: RunConfig, store: Store) -> RunConfig | None:
 
 
 def find_recorded_start(config: RunConfig, store: Store) -> RunConfig | None:
-    """The run with what its records say of a start model that is gone; None without any."""
+    """The run with the start model that the newest record of its row and seed describes.
+
+    None if there is no such record.
+    """
     recorded = find_newest_record(config, store)
     if recorded is None or recorded.model.start != config.model.start:
         return None

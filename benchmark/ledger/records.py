@@ -126,7 +126,8 @@ class Provenance(Struct):
 class StageBudget(Struct, omit_defaults=True):
     unit: str
     amount: Annotated[float, Meta(gt=0)]
-    # whether times of its steps on the reference machine follow from their FLOPs over Naive's
+    # whether nobody timed its steps on the reference machine: Naive's time, times the FLOPs of its
+    # step over those of Naive's
     estimated: bool = False
 
 
@@ -217,7 +218,8 @@ class GrowthRecord(Struct):
 class CoreShare(Struct, kw_only=True):
     """The share of its cores that a stage had while the clock ran."""
 
-    # of the cores that its processes wanted, that others left them, where least; None: too short
+    # what other programs left of the cores that a process wanted, for the process with least of
+    # them; None where the stage was too short to tell
     share: float | None
     stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
 

@@ -245,9 +245,9 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
 
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
-    """A shared stage's lines with measures of the run's own texts alone.
+    """The lines of a stage that several runs share, with perplexities of this run's texts alone.
 
-    The evaluation at its end also has the measures of texts that came later.
+    Its last evaluation gains what was measured later, on texts that other runs did not have.
     """
     later = select_kind(stage, records.LaterLine)
     start = find_last(stage, records.StageLine)

@@ -362,8 +362,8 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
 def _locate(value: Any, file: Path, key: str = "") -> Any:
     """The content of a suite file with its paths relative to the current folder.
 
-    A path that begins with `${NAME}` stays as the environment has it, and one of `--set` as the
-    shell takes it.
+    A path stays as it is if it begins with `${NAME}` or comes from `--set`. Step times that ship
+    with the project are relative to the project.
     """
     if isinstance(value, dict):
         prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
@@ -380,7 +380,7 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
         # records say the same wherever the project lies
         return os.path.relpath(path, ROOT)
     if key == "model.start" and not os.path.isdir(path):
-        # on the Hub, or missing: then nobody is to be asked for it
+        # on the Hub, or a missing folder, which must not be looked for on the Hub
         if value.startswith("."):
             return os.path.join(os.curdir, path)
         return value

@@ -38,9 +38,9 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)  # syntax that may have
 
 
 def plan_stage(config: RunConfig, index: int) -> Stage:
-    """The stage `index` of a run as plans see it.
+    """The stage `index` of a run, before anything is trained.
 
-    A method can say its signature and phases of it, but train nothing.
+    A method can declare its signature and its phases for it. It has no model and no text.
     """
     domains = config.domains[: index + 1]
     names = tuple(domain.name for domain in domains)
