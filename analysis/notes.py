@@ -172,8 +172,8 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
 def note_probes(study: Study) -> list[str]:
     """The perplexity of each probe after the last domain, a mean over seeds.
 
-    A probe is text that nothing is trained on. A start model's own perplexity comes first: a higher
-    one was forgotten.
+    A probe is evaluation text outside the stream. The suite's replay may train on it. A start
+    model's own perplexity comes first. A trained model with a higher one has forgotten the probe.
     """
     perplexities: dict[str, dict[str, list[float]]] = {}
     for part in study.parts:

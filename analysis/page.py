@@ -326,12 +326,12 @@ def render(
     view: View = "ours",
     only_tables: bool = False,
 ) -> list[Path]:
-    """Write the files of each exhibit, the scorecard's, and index.html.
+    """Write the files of each exhibit.
 
-    There is a scorecard if the study is held against the paper. `load` gives exhibits by name,
-    whose printed numbers the scorecard needs. View "both" is of tables alone and has files of its
-    own, NAME.both.tex. The same records give the same bytes. `only_tables`: neither pictures, which
-    take longest, nor index.html.
+    View "ours" of a study with runs adds index.html, and a scorecard if the study is held against
+    the paper. `load` gives the paper's tables by name for it. View "both" is of tables alone and
+    has files of its own, NAME.both.tex. The same records give the same bytes. `only_tables`:
+    neither pictures, which take longest, nor index.html.
     """
     contents: list[tuple[Exhibit, Table | Picture]] = []
     files: dict[str, bytes] = {}

@@ -389,9 +389,9 @@ def _find_prompted_rows(part: Study) -> set[str]:
 
 
 def _put_failures(numbers: Measurements, part: Study) -> None:
-    """An infinite number for a run that failed, wherever another has a number from that stage on.
+    """Put infinity in place of what a failed run did not reach, from the stage in which it failed.
 
-    It must not be left out: what it was about cannot be decided.
+    That is each metric, stage and column with a value of some row. A claim about it is undecidable.
     """
     places = {(key.metric, key.stage, key.column) for key in numbers.values}
     prompted = _find_prompted_rows(part)

@@ -186,7 +186,7 @@ class Lease:
     def _read(self, number: int) -> tuple[float, str]:
         """When an owner gave its last sign of life, and its text.
 
-        A file that goes meanwhile is nobody's.
+        The text is empty if the file is gone, and NOBODY for number 0, which needs no file.
         """
         try:
             # to open it asks a network file system for its times

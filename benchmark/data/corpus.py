@@ -73,7 +73,7 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
     """Documents cut small, some pieces of which are for validation.
 
-    They are those with the lowest fingerprints, one at least.
+    These have the lowest fingerprints. If all pieces are alike, none is held out.
     """
     pieces = []
     for document in documents:
@@ -81,11 +81,11 @@ def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[
             if text.strip():
                 piece = replace(document, text=text)
                 pieces.append((piece, make_fingerprint(text)))
-    lowest = sorted({fingerprint for _, fingerprint in pieces})
+    fingerprints = sorted({fingerprint for _, fingerprint in pieces})
     end = -1
-    if len(lowest) > 1:
-        held_out = max(1, round(valid_share * len(lowest)))
-        end = lowest[held_out - 1]
+    if len(fingerprints) > 1:
+        count = max(1, round(valid_share * len(fingerprints)))
+        end = fingerprints[count - 1]
     return [
         replace(piece, split="valid" if fingerprint <= end else "train")
         for piece, fingerprint in pieces

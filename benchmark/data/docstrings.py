@@ -121,9 +121,9 @@ def _walk_objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
 
 @lru_cache(maxsize=16)
 def find_modules(package: str) -> Sequence[tuple[Path, str]]:
-    """The files of a package's modules and their dotted names, sorted, without its tests.
+    """The files of a package's modules and their dotted names, sorted within each folder.
 
-    Remembered, too.
+    Folders of tests are left out. The list is cached.
     """
     modules = []
     skipped_folders = TEST_FOLDERS | {"__pycache__"}
@@ -132,7 +132,7 @@ def find_modules(package: str) -> Sequence[tuple[Path, str]]:
         if root.is_file():
             modules.append((root, package))
         for folder, folders, names in os.walk(root, onerror=refuse):
-            # other names cannot be imported: site-packages in the standard library, caches
+            # a folder such as site-packages is no identifier, so nothing in it can be imported
             folders[:] = sorted(
                 name for name in folders if name.isidentifier() and name not in skipped_folders
             )

@@ -429,9 +429,9 @@ def _begins_array(file: Any) -> bool:
 
 
 def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> Iterator[str]:
-    """A file is one document, or those that `cuts` makes of it.
+    """The text of a file in the pieces that `cuts` makes.
 
-    It is never in memory as a whole.
+    Only a chunk of the file and the rest of the last piece are in memory.
     """
     rest = ""
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:

@@ -276,7 +276,7 @@ def fit_discriminator(folder: Path, stream: Stream, domains: int) -> Pick:
 
     model = load(folder)
     stream = copy.copy(stream)
-    stream.masked = False  # whole texts
+    stream.masked = False  # no token is masked or replaced
     rows = MEMORY_ROWS * domains
     phase = Phase("memory", memory=1.0, domain="previous", trains=False)
     [draw], _ = stream.plan_draws(phase, 0, domains, rows)

@@ -618,8 +618,8 @@ def select_scores(
 ) -> list[ScoreLine]:
     """The scores of a model that are of the suite's tasks, with its settings and examples of now.
 
-    The settings are those of fine-tuning. `examples`: see `find_example_keys`. Where they are not,
-    those that were scored last are believed to be the task's.
+    The settings are those of fine-tuning. `examples`: see `find_example_keys`. For a task that it
+    lacks, the examples of the last score count.
     """
     tasks = {task.name: task for task in suite.tasks}
     settings = suite.finetuning

@@ -185,10 +185,10 @@ class StageRun:
         clock = self.clock
         position = self.position
         progress = self.run.progress
-        phase = (position.before[clock.unit.name], end)
-        stage = (0.0, clock.limit * clock.share)
+        phase_part = (position.before[clock.unit.name], end)
+        stage_part = (0.0, clock.limit * clock.share)
         earlier = self.stage.spent
-        stream = (-earlier, self.stage.stream_info.budget - earlier)
+        stream_part = (-earlier, self.stage.stream_info.budget - earlier)
         loss = torch.zeros(())
         learning_rate = 0.0
         if position.step == 0:  # what wall time the first step will take is not known
@@ -205,13 +205,15 @@ class StageRun:
             spent = clock.spent
             fraction = clock.fraction
             previous_loss = loss
-            elapsed = measure_elapsed(spent, position.step_cost, phase, stage, stream)
+            elapsed = measure_elapsed(
+                spent, position.step_cost, phase_part, stage_part, stream_part
+            )
             rate = schedule.at(getattr(elapsed, schedule.over))
             learning_rate = self.stage.learning_rate * rate
             loss = stepper.step(position.step, learning_rate, elapsed)
             # The loss of the step before: looking at it waits for the GPU to be done with all that
             # was asked of it, so that the clock charges work and not its queueing.
-            alarm = ASKED_TO_STOP * cancel.is_asked()
+            alarm = ASKED_TO_STOP if cancel.is_asked() else 0
             if not math.isfinite(previous_loss):
                 alarm = NOT_FINITE
             alarm = clock.count(work, alarm)
@@ -224,7 +226,7 @@ class StageRun:
             show = progress is not None and progress.is_due()
             if look or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
-                # all processes are here, as they may not be for a progress line
+                # all processes must count, and a progress line is shown by one alone
                 if look or save or alarm:
                     # what the device still had to do, before anything is written down
                     clock.count(Work())

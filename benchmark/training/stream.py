@@ -264,7 +264,8 @@ class Stream:
     ) -> tuple[Integers, Integers]:
         """Domain and block of memory rows.
 
-        The domain is uniform or by `weights`, the block uniform.
+        The domain is drawn uniformly or by `weights`, a source of it by its mean weight, and the
+        block uniformly.
         """
         if not len(rows):
             return rows, rows

@@ -377,9 +377,10 @@ class Submission:
         parameters["job_name"] = self._name_jobs(kind)
         if dependencies:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
-        for array in dependencies:
-            # a task begins as soon as that of its runs has ended well, or the array in any way
-            if 1 < len(tasks) == len(self._runs.get(array, ())):
+        if kind == "score" and len(dependencies) == 1:
+            [array] = dependencies
+            # task i begins once task i of the training has succeeded, or all of it has ended
+            if len(tasks) > 1 and len(tasks) == len(self._runs.get(array, ())):
                 parameters["dependency"] = f"aftercorr:{array}?afterany:{array}"
         code = shlex.quote(str(self._code))
         parameters["setup"] += [
