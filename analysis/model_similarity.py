@@ -251,10 +251,11 @@ def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
 def compare_with_ancestors(
     maps: Sequence[Tensor], parents: Sequence[Sequence[int]]
 ) -> tuple[list[float], list[float | None]]:
-    """The likeness of the last model's heads to their own ancestor, and to the other heads.
+    """The mean similarity of the last model's heads to heads of each earlier model.
 
-    There is a number for each earlier model. `parents[i]`: of each head of model i + 1 the one in
-    model i that it came from. None: there are no other heads.
+    The first list compares each head with its ancestor, the second with all other heads. An entry
+    of the second is None where the earlier model has one head. `parents[i][head]` is the head of
+    model i from which `head` of model i + 1 came.
     """
     to_ancestors: list[float] = []
     to_rest: list[float | None] = []

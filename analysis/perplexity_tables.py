@@ -403,12 +403,12 @@ _OF_UNIT = (("AP", True), ("Rank", None))
 
 
 def compare_at_equal_cost(finished: pd.DataFrame, outsiders: Collection[str]) -> pd.DataFrame:
-    """The AP of each finished run at the smallest last stage of all, a column a unit.
+    """The AP of each finished run at equal cost in its last stage, with a column per unit.
 
-    Lines are indexed by row and seed. Between evaluations log AP is linear in the cost. NaN in a
-    unit that a run did not record, and in wall time for runs that are not known to have had their
-    cores. Rows that are `outsiders` set no stage's length. Where they spent less they have no
-    number.
+    Lines are indexed by row and seed. The cost is that of the run that spent least, leaving out the
+    rows `outsiders`. Log AP is interpolated linearly between evaluations. A run of `outsiders` that
+    spent less has NaN. A unit that some other run did not record is NaN for all runs. Wall time is
+    NaN for runs that are not known to have had their cores.
     """
     stages = {
         key: _select_last_stage(curve)

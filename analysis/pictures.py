@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,9 +119,13 @@ def _make_matrix_panels(
         width = 0.2 + CELL * columns
         height = 0.3 + 0.22 * lines
     most = min(count, max(1, int(WIDEST // width)))
-    # fewest empty places
-    across = min(range(most, most // 2, -1), key=lambda number: -count % number)
-    figure, axes = make_panels(-(-count // across), across, width, height)
+
+    def count_empty_places(across: int) -> int:
+        return math.ceil(count / across) * across - count
+
+    # the widest of the grids with fewest empty places, but not below half of the widest of all
+    across = min(range(most, most // 2, -1), key=count_empty_places)
+    figure, axes = make_panels(math.ceil(count / across), across, width, height)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
     return across, figure, axes
 

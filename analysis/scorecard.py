@@ -275,20 +275,20 @@ def _convert_papers(part: Study, load: Load) -> dict[str, Measurements]:
 
 
 def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
-    """Whose numbers stand under "Paper" beside a suite that the paper prints none of.
+    """A note on the suites whose printed numbers stand in for those of this suite.
 
-    `tables`: the paper's that the card takes numbers from.
+    There is none if each of `tables`, from which the card takes the paper's numbers, prints it.
     """
     own_block = part.printed.get(part.suite, part.suite)
     titles: dict[str, None] = {}
     for table in tables:
         exhibit, block = _find_block(part, load, table)
         if block != own_block or not trains_alike(part, own_block):
-            titles[repr(exhibit.blocks[block])] = None
+            titles[f"'{exhibit.blocks[block]}'"] = None
     if not titles:
         return []
     suites = " and ".join(titles)
-    return [f"The paper prints no numbers of {part.suite}. Those of {suites} stand for them."]
+    return [f"Not all of the paper's tables have {part.suite}. Numbers of {suites} stand for it."]
 
 
 # by the paper's main table: that of its suites with other budgets

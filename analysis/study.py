@@ -458,19 +458,19 @@ def _number_domains(count: int) -> list[str]:
     return [f"Domain {number}" for number in range(1, count + 1)]
 
 
-def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
-    """The titles of domains and probes whose text, tokens or masks are not those in `measure`.
+def find_other_texts(run: RunRecords, other: RunRecords) -> list[str]:
+    """The titles of the run's domains and probes whose validation text is not that of `other`.
 
-    A domain that `measure` lacks counts, unless one of the two streams only goes on where the other
-    ends.
+    Text differs in its tokens or its masks. A domain that `other` lacks counts only if `other` has
+    a domain that the run lacks. A probe that `other` lacks does not count.
     """
     line = run.line
     domains = {domain.name for domain in line.domains}
-    measured_domains = {domain.name for domain in measure.line.domains}
-    is_branch = bool(measured_domains - domains)
-    names = domains - measured_domains if is_branch else set()
+    other_domains = {domain.name for domain in other.line.domains}
+    is_branch = bool(other_domains - domains)
+    names = domains - other_domains if is_branch else set()
     for name, text in line.texts.items():
-        if measure.line.texts.get(name, text) != text:
+        if other.line.texts.get(name, text) != text:
             names.add(name)
     titles = {domain.name: domain.title for domain in (*line.domains, *line.probes)}
     return [title for name, title in titles.items() if name in names]

@@ -230,7 +230,7 @@ class WordRuns:
         return runs[is_inside], first_documents[is_inside]
 
     def _hash_words(self, ids: NDArray[Any]) -> Hashes:
-        """A hash of each word that has letters, and END after each document."""
+        """A hash of each word, and END after each document. Words of blanks alone are left out."""
         is_end = ids == self._eos
         is_begin = self._begins[ids] | is_end
         is_begin[1:] |= is_end[:-1]
@@ -249,9 +249,9 @@ class WordRuns:
             hashes = self._characters.hashes[characters]
             counts = self._characters.letters[characters]
         starts = np.flatnonzero(is_begin)
-        letters = np.cumsum(counts) - counts  # of its word, before each token
+        letters = np.cumsum(counts) - counts  # before each token, or character, in all of `ids`
         sizes = np.diff(starts, append=len(counts))
-        letters -= np.repeat(letters[starts], sizes)
+        letters -= np.repeat(letters[starts], sizes)  # now in its word alone
         places = np.minimum(letters, len(POWERS)) - 1
         powers = POWERS[places]
         powers[letters == 0] = 1

@@ -443,8 +443,8 @@ def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, A
 def find_missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
     """The names of a task's baselines that the records in `path` lack.
 
-    `key` is that of the task's examples. With `window`, a model's window in tokens, it is the
-    baseline that reads no more than that.
+    `key` is that of the task's examples. `window` is a hash of the part of each text that a model
+    reads. With it, only the baseline on these parts, IN_WINDOW, is looked for.
     """
     names = (IN_WINDOW,) if window else BASELINES
     fields = (task.name, task.metric, key, window)

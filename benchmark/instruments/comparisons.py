@@ -44,9 +44,10 @@ def load_weights(run: Run) -> list[Weights]:
 
 
 def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
-    """The logits (rows, K, V_text) of the model after each stage, on each domain's validation text.
+    """The logits (rows, K, V_text) of the model after each stage, on validation text.
 
-    `shift`: how many domains further in the stream lies the domain that the model is told.
+    The text is the first ROWS rows of each domain, with K predicted positions each. The model is
+    told the domain that comes `shift` places later, in a circle.
     """
     count = len(run.config.domains)
     batches = [next(run.stream.read_validation(domain, ROWS)) for domain in range(count)]

@@ -265,13 +265,14 @@ def _start(unit: Unit, slot: Slot, sources: Sources) -> ForkServerProcess:
 
 
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """The outcome of a process that has ended.
+    """The outcome of a process that has ended; "failed" for one that died.
 
-    What it has said meanwhile, where a table was shown, is printed.
+    What it wrote to stderr while a table was shown is printed.
     """
     process.join()
-    messages = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
-    if messages.exists():
+    folder = os.environ.get(WATCHED)
+    messages = Path(folder, str(process.pid)) if folder else None
+    if messages and messages.exists():
         print(messages.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
     status = process.exitcode or 0
     if 0 <= status < len(OUTCOMES):

@@ -109,17 +109,16 @@ class Clock:
     def count(self, work: Work, alarm: int = 0) -> int:
         """Charge some work and the time that it took.
 
-        All processes call this at once. They raise `alarm`s here, and each of them learns of the
-        gravest.
+        All processes call this at once. Returns the largest `alarm` of all processes.
         """
         if self._started is not None:
             self._read()
-        # where one process is stopped, the others wait for it
+        # the longest stop is free for all processes, as the others wait for the stopped one
         seconds = self.seconds + self._pending
-        slowest, pause, gravest = self._world.find_maximum(seconds, self._still, alarm)
+        slowest, stopped, gravest = self._world.find_maximum(seconds, self._still, alarm)
         for name, unit in UNITS.items():
             if unit.cost is None:
-                self.charged[name] = slowest - pause
+                self.charged[name] = slowest - stopped
             else:
                 self.charged[name] += unit.cost(work)
         self._pending = 0.0

@@ -271,22 +271,22 @@ class Run:
         load_previous = partial(load, previous / "model") if previous else None
         stage = make_stage(config, index, self.stream, load_previous)
         method = self.make_method()
-        inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
+        make_inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
         torch.manual_seed(stage.seed)
         if not previous:
             if config.start:
-                return inputs(self._load_start_model(config.start))
-            return inputs(stage.build(stage.ladder[0]))
+                return make_inputs(self._load_start_model(config.start))
+            return make_inputs(stage.build(stage.ladder[0]))
         cure = f"restore it from a copy, or delete {previous} to train that stage again"
         keeps = keeps_optimizer(method.phases(stage))
         moments = checkpoint.load(previous / "optimizer.pt", cure=cure) if keeps else {}
         model = load_trained(previous)
         if self.config.model.init == "scaled":
-            # a stage that was trained before growth asked for it does not say this
+            # models that older versions saved lack `scaled`, which growth reads
             model.network.config.scaled = True
         state = checkpoint.load(previous / "method.pt", cure=cure)
         set_state(method, {**get_state(method), **state})
-        return inputs(model, moments=moments)
+        return make_inputs(model, moments=moments)
 
     def _record_failure(self, stage: int, error: Exception) -> None:
         """Let the first process that fails record why.

@@ -131,9 +131,9 @@ def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int) -> Table:
-    """The table in a file, read once for many runs.
+    """The table in a file.
 
-    `changed`: when the file was last written.
+    `changed`, the time of its last write, is part of the cache's key: a changed file is read again.
     """
     try:
         content = path.read_text(encoding="utf-8")

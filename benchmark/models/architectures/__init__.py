@@ -403,11 +403,12 @@ class Architecture:
 
 
 def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """Positions that begin anew with each document of rows (B, T), and what each column sees.
+    """Positions (B, T) that begin anew with each document, and an attention mask (B, 1, T, T).
 
-    Positions have the shape (B, T), what columns see (B, 1, T, T). All documents see `<s>` and the
-    prompt after it, an id of `text` or more, which see each other alone. A document's `end` is its
-    last token, but for a decoder the first of the next: what follows it is predicted from there.
+    The mask is True where a token (third axis) attends to another (last axis). All tokens of a
+    document attend to `<s>` and the prompt, which attend to no document. A prompt's id is `text` or
+    more. In a masked model, `end` is the last token of its document. In a decoder it is the first
+    token of the next document, whose text it predicts.
     """
     columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
     first = (columns == 0) | (tokens >= text)
