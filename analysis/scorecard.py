@@ -288,7 +288,8 @@ def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
     if not titles:
         return []
     suites = " and ".join(titles)
-    return [f"Not all of the paper's tables have {part.suite}. Numbers of {suites} stand for it."]
+    reason = f"Not every table of the paper has the suite {part.suite}."
+    return [f"{reason} Numbers of {suites} stand in for it."]
 
 
 # by the paper's main table: that of its suites with other budgets
