@@ -412,7 +412,7 @@ COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
 ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
     "run": "ended; jobs go on that were submitted, and `run` goes on from its last checkpoint",
-    "status": "ended; this stops no run",
+    "status": "ended; this stops no run, and `run` starts what is missing",
     "check": "ended; `check` keeps nothing, and the same command tries all again",
 }
 ASKS = ("-h", "--help", "--version")  # asked without a command
