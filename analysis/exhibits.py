@@ -228,9 +228,7 @@ def describe_size(study: Study) -> str:
 
 def _add_cell(block: Block, cell: Cell) -> Block:
     """The block with this cell at the end of each row."""
-    rows = []
-    for row in block.rows:
-        rows.append(replace(row, cells=(*row.cells, cell)))
+    rows = [replace(row, cells=(*row.cells, cell)) for row in block.rows]
     return replace(block, rows=tuple(rows))
 
 

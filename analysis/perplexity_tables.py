@@ -467,10 +467,7 @@ def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:
         label = UNITS[unit].label
         unrecorded = spent.index[spent[unit].isna()].unique("row")
         empty = values.index[values[unit].isna()].unique("row")
-        cheaper = []
-        for row in empty:
-            if row in part.apart and row not in unrecorded:
-                cheaper.append(row)
+        cheaper = [row for row in empty if row in part.apart and row not in unrecorded]
         if len(unrecorded):
             lines.append(f"{label}: not every run recorded them: {', '.join(unrecorded)}.")
         elif cheaper:

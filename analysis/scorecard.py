@@ -310,9 +310,6 @@ def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.blocks), main)
     architecture = part.runs[0].line.config["model"]["architecture"]
     family = architecture.partition("_")[0]  # "bert" of bert_preln, as of the suite bert_base
-    of_family = []
-    for block in exhibit.blocks:
-        if block.partition("_")[0] == family:
-            of_family.append(block)
+    of_family = [block for block in exhibit.blocks if block.partition("_")[0] == family]
     candidates = [own_block, *of_family, *exhibit.blocks]
     return exhibit, next(block for block in candidates if block in exhibit.blocks)

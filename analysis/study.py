@@ -321,10 +321,7 @@ class Study:
         Its domain in `scores` is "".
         """
         tasks = [task for run in self.runs for task in run.line.tasks]
-        titles = []
-        for task in tasks:
-            if not task["domain"]:
-                titles.append(task["title"] or task["name"])
+        titles = [task["title"] or task["name"] for task in tasks if not task["domain"]]
         return titles[0] if titles else ""
 
     @cached_property
@@ -667,7 +664,4 @@ def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
     NaN where unknown. Those in the budget's unit stand under "charged", too.
     """
     additions = {**charged, "charged": charged[unit]}
-    sums = {}
-    for name, amount in spent.items():
-        sums[name] = amount + additions.get(name, np.nan)
-    return sums
+    return {name: amount + additions.get(name, np.nan) for name, amount in spent.items()}

@@ -37,10 +37,7 @@ def in_double_precision() -> Iterator[None]:
 
 def load_weights(run: Run) -> list[Weights]:
     """The weights after each of its stages."""
-    states = []
-    for key in run.keys:
-        states.append(load(run.store.stage_folder(key) / "model").state_dict())
-    return states
+    return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys]
 
 
 def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:

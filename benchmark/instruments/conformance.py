@@ -81,10 +81,7 @@ def find_place_in(name: str, error: Exception) -> str:
     Nothing where it arose elsewhere.
     """
     calls = traceback.extract_tb(error.__traceback__)
-    lines = []
-    for call in calls:
-        if Path(call.filename).name == f"{name}.py":
-            lines.append(call)
+    lines = [call for call in calls if Path(call.filename).name == f"{name}.py"]
     if not lines:
         return ""
     path = Path(lines[-1].filename)

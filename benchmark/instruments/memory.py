@@ -45,9 +45,7 @@ class TrainingMemory:
 
     def __str__(self) -> str:
         parts = ("weights", "gradients", "moments", "activations", "copies", "total")
-        numbers = []
-        for name in parts:
-            numbers.append(f"{name} {getattr(self, name) / GIB:.2f}")
+        numbers = [f"{name} {getattr(self, name) / GIB:.2f}" for name in parts]
         return f"{self.parameters:,} parameters, in GiB: {', '.join(numbers)}"
 
 

@@ -187,10 +187,7 @@ def _choose_text_field(files: Sequence[Path]) -> str:
     """
     record = _read_first_record(files)
     flat = pandas.json_normalize(record).to_dict("records")[0] if isinstance(record, dict) else {}
-    texts = {}
-    for key, value in flat.items():
-        if isinstance(value, str):
-            texts[str(key)] = value
+    texts = {str(key): value for key, value in flat.items() if isinstance(value, str)}
     if "text" in texts or not texts:
         return "text"
     return max(texts, key=lambda key: len(texts[key]))

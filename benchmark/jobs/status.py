@@ -101,10 +101,7 @@ def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that are over and no run's, without those whose work others have done."""
-    jobs = []
-    for job in survey.jobs:
-        if not job.is_under_way and job.kind != "train":
-            jobs.append(job)
+    jobs = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
     if not jobs:
         return []
     # what is under way counts as interrupted, so that the plan has what it lacks

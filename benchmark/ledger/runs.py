@@ -274,10 +274,7 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
 
 def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
     """The measures on a run's own texts."""
-    own_lines = []
-    for line in lines:
-        if run.texts.get(line.domain) == line.text:
-            own_lines.append(line)
+    own_lines = [line for line in lines if run.texts.get(line.domain) == line.text]
     return Measured(
         {line.domain: line.perplexity for line in own_lines},
         {line.domain: line.bits_per_byte for line in own_lines},

@@ -62,11 +62,7 @@ def compare(training: Training, recorded: Training) -> Comparison:
 
 def find_same_texts(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
     """The names of the validation texts that have the same hash in both, in recorded order."""
-    names = []
-    for name, text in recorded.items():
-        if current.get(name) == text:
-            names.append(name)
-    return names
+    return [name for name, text in recorded.items() if current.get(name) == text]
 
 
 def compare_stages(

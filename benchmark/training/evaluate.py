@@ -61,9 +61,7 @@ def evaluate(
         for index, text in enumerate(texts)
     }
     perplexities = {name: loss.perplexity for name, loss in losses.items()}
-    bits = {}
-    for text in texts:
-        bits[text.name] = to_bits_per_byte(perplexities[text.name], text)
+    bits = {text.name: to_bits_per_byte(perplexities[text.name], text) for text in texts}
     measurements: dict[str, dict[str, Any]] = {"perplexity": perplexities, "bits_per_byte": bits}
     if at_end:
         measurements["documents"] = {name: loss.list_documents() for name, loss in losses.items()}

@@ -58,9 +58,7 @@ class GptNeoX(Architecture):
             # query, key and value of a head, then those of the next
             fused = layer.attention.query_key_value
             rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
-            places = []
-            for part in range(3):
-                places.append(Place(fused, rows[:, part].flatten()))
+            places = [Place(fused, rows[:, part].flatten()) for part in range(3)]
             query, key, value = places
             layers.append(
                 Layer(
