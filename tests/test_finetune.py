@@ -161,6 +161,22 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     assert not torch.equal(first["classifier.out_proj.weight"], other["classifier.out_proj.weight"])
 
 
+def test_auto_is_of_the_models_own_width(folders, monkeypatch):
+    """Oracle: the width in the model's configuration, which is not that of BERT base."""
+    widths = []
+
+    def choose(precision: str, device: torch.device, width: int) -> str:
+        widths.append(width)
+        return "fp32"
+
+    monkeypatch.setattr(finetune, "choose_precision", choose)
+    task = TASK.model_copy(update={"max_epochs": 1})
+    for folder in folders.values():
+        checkpoint = SavedModel(folder)
+        score(checkpoint, data_of(8, 4, task=task), "none", 0, Finetuning())
+        assert widths.pop() == checkpoint.config.hidden_size < 768
+
+
 def test_a_diverging_training_says_so(folders):
     """By hand: no loss stays finite at a rate of 1e30. The message must name the task, the epoch
     and the rate.

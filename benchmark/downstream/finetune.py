@@ -23,6 +23,7 @@ from benchmark import cancel
 from benchmark.cancel import Stopped
 from benchmark.data.prepared import prepare_corpus
 from benchmark.devices import (
+    BASE_WIDTH,
     autocast,
     choose_device,
     choose_precision,
@@ -101,7 +102,7 @@ def bucket_by_length(
 
 
 class Trainer:
-    """Fine-tunes one classifier on one task."""
+    """Fine-tunes one classifier, of a model that is so wide, on one task."""
 
     def __init__(
         self,
@@ -109,13 +110,14 @@ class Trainer:
         task: Task,
         settings: Finetuning,
         seed: int,
+        width: int = BASE_WIDTH,
     ) -> None:
         self.device = choose_device()
         self.model = model.to(self.device)
         self.task = task
         self.settings = settings
         self.generator = np.random.default_rng(seed)
-        self.precision = choose_precision(settings.precision, self.device)
+        self.precision = choose_precision(settings.precision, self.device, width)
         self.autocast = autocast(self.device, self.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.optimizer = torch.optim.AdamW(
@@ -263,7 +265,7 @@ def _fine_tune(
     with keep_random_numbers(choose_device()):
         torch.manual_seed(seed)
         network = checkpoint.load_classifier(data.labels, task.domain)
-        trainer = Trainer(network, task, settings, seed)
+        trainer = Trainer(network, task, settings, seed, checkpoint.config.hidden_size)
 
         def score_dev() -> float:
             dev = rows["dev"]
