@@ -47,7 +47,6 @@ mem = "64GB"
 [slurm.prepare]
 account = "cpu-hours"
 additional_parameters = { reservation = "course" }
-nodelist = "n[1-2]"
 mem_per_cpu = "4GB"
 setup = ["module load x"]
 signal_delay_s = 30
@@ -64,7 +63,6 @@ mail_user = "me@example.org"
     prepare = (
         "account=cpu-hours",
         "reservation=course",
-        "nodelist='n[1-2]'",
         "mem-per-cpu=4GB",
         "exclusive",
     )
@@ -166,7 +164,6 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
         ({"slurm.partitoin": "gpu"}, r"did you mean 'partition'\?\); there are account, "),
         ({"slurm.score.tiem": 5}, r"\[slurm\]: score.tiem: no such key"),
         ({"slurm.score.nodes": 2}, r"\bscore\.nodes: "),
-        ({"slurm.time": 2}, "signal_delay_s 120 .* 2 minutes"),
     ],
 )
 def test_what_cannot_be_asked_for(

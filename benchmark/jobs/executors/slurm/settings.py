@@ -38,7 +38,6 @@ class JobKind(Settings):
         description="features of the nodes, such as the GPU model. It keeps a comparison on one"
         " model",
     )
-    nodelist: str | None = Field(None, description="run on these nodes only")
     exclude: str | None = Field(None, description="never run on these nodes")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job per node, also with their type: "a100:4"'
@@ -118,13 +117,6 @@ class Slurm(TrainKind):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Slurm:
-        for kind in KINDS:
-            settings = self.resolve(kind)
-            if settings.signal_delay_s >= 60 * settings.time:
-                raise ValueError(
-                    f"signal_delay_s {settings.signal_delay_s} leaves nothing of a time limit of "
-                    f"{settings.time} minutes: change one of them"
-                )
         train = self.resolve("train")
         if train.runs_per_job > 1 and train.nodes > 1:
             raise ValueError(
@@ -172,16 +164,21 @@ class Slurm(TrainKind):
         base = self
         section = getattr(self, find_section(kind)).model_dump(exclude_unset=True)
         if kind not in TRAINS:
-            gpus = None
+            one: dict[str, Any] = {
+                "nodes": 1,
+                "ntasks_per_node": 1,
+                "exclusive": None,
+                "gpus_per_node": None,
+            }
             if kind == "score":
                 base = self.resolve("train")
                 if base.gpus_on_node:
-                    gpus = re.sub(r"\d+$", "1", f"{base.gpus_per_node}")
-            one = {"nodes": 1, "ntasks_per_node": 1, "exclusive": None, "gpus_per_node": gpus}
+                    one["gpus_per_node"] = re.sub(r"\d+$", "1", f"{base.gpus_per_node}")
+            else:
+                one["runs_per_job"] = 1
             base = base.model_copy(update=one)
-        for key, other in (("mem", "mem_per_cpu"), ("mem_per_cpu", "mem")):
-            if key in section:
-                section.setdefault(other, None)  # Slurm refuses both
+        if {"mem", "mem_per_cpu"} & section.keys():
+            section = {"mem": None, "mem_per_cpu": None, **section}  # Slurm refuses both
         return base.model_copy(update=section)
 
     def list_parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
@@ -191,48 +188,40 @@ class Slurm(TrainKind):
         """
         settings = self.resolve(kind)
         exclusive = settings.exclusive
-        if kind in TRAINS:
-            if exclusive is None:
-                exclusive = any(UNITS[unit].is_wall_time for unit in units)
-            if settings.runs_per_job > 1:
-                settings = settings._join_processes(exclusive is True)
-        parameters = settings._list_given_keys()
-        if exclusive:
-            parameters["exclusive"] = exclusive
-        return parameters
-
-    def _join_processes(self, whole_nodes: bool) -> Slurm:
-        """These settings with the cores of all processes in one, which starts the others itself."""
-        count = self.processes_per_node
-        cores = self.cpus_per_task or (None if whole_nodes or count == 1 else 1)
-        return self.model_copy(
-            update={"ntasks_per_node": 1, "cpus_per_task": cores and cores * count}
-        )
-
-    def _list_given_keys(self) -> dict[str, Any]:
-        parameters = {
-            key: value
-            for key, value in self
-            if value is not None and key not in (*NOT_OF_SBATCH, *KINDS)
-        }
-        parameters["ntasks_per_node"] = self.processes_per_node
-        if self.gpus_on_node:
-            # all versions know it, gpus_per_node only those with cons_tres
-            parameters["gres"] = f"gpu:{self.gpus_per_node}"
+        if kind in TRAINS and exclusive is None:
+            exclusive = any(UNITS[unit].is_wall_time for unit in units)
+        processes = settings.processes_per_node
+        cores = settings.cpus_per_task
+        if settings.runs_per_job > 1 and processes > 1:
+            # one process, which starts the others itself, has the cores of all; or of whole nodes
+            if cores or exclusive is not True:
+                cores = (cores or 1) * processes
+            processes = 1
+        parameters = {}
+        for key, value in settings:
+            if value is not None and key not in (*NOT_OF_SBATCH, *KINDS):
+                parameters[key] = value
+        parameters["ntasks_per_node"] = processes
         # submitit has one of its own, which sites that track them refuse
         parameters["wckey"] = None
         # a job whose setup fails would train with whatever there is
-        parameters["setup"] = ["set -e", *self.setup, "set +e"]
+        parameters["setup"] = ["set -e", *settings.setup, "set +e"]
         # a batch script ends as its last command does: Slurm would take a killed job for one that
         # succeeded
-        parameters["teardown"] = ["ended=$?", *self.teardown, "exit $ended"]
+        parameters["teardown"] = ["ended=$?", *settings.teardown, "exit $ended"]
         # One process that fails ends the job: the others would wait for it for ever.
-        parameters["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
-        if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
-            parameters["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
+        parameters["srun_args"] = ["--kill-on-bad-exit=1", *settings.srun_args]
+        if cores:  # since Slurm 22.05 srun does not take it over from sbatch
+            parameters["cpus_per_task"] = cores
+            parameters["srun_args"].append(f"--cpus-per-task={cores}")
+        if settings.gpus_on_node:
+            # all versions know it, gpus_per_node only those with cons_tres
+            parameters["gres"] = f"gpu:{settings.gpus_per_node}"
+        if exclusive:
+            parameters["exclusive"] = exclusive
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it
         # on.
-        options = {"requeue": True, **self.additional_parameters}
+        options = {"requeue": True, **settings.additional_parameters}
         parameters["additional_parameters"] = {
             key: value for key, value in options.items() if value is not False
         }
