@@ -290,13 +290,13 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
     """Oracle: MaxSubmitJobs is four, of eight jobs in arrays of one, two, four and one: the array
-    of four does not go, nor what waits for it. `run` says what is left, and the ways out: fewer
-    seeds, or a later call.
+    of four does not go, nor what waits for it. `run` says so, and the ways out: fewer seeds, or a
+    later call.
     """
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
     told = capsys.readouterr().out
-    assert ": 5 units\n" in told and "--seeds" in told and len(slurm.jobs) == 3
+    assert "what waits for them" in told and "--seeds" in told and len(slurm.jobs) == 3
     assert tiny.submit("--seeds", "0,1") == 2
     assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
     slurm.most = 100
@@ -440,13 +440,8 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(
 
 
 @pytest.mark.parametrize(
-    ("owner", "place", "submitted"),
-    [
-        (Lease, "try_acquire", []),
-        (shutil, "copyfile", []),
-        (DelayedSubmission, "dump", []),
-        (of_slurm, "_write_note", ["100"]),
-    ],
+    ("owner", "place"),
+    [(Lease, "try_acquire"), (shutil, "copyfile"), (DelayedSubmission, "dump")],
 )
 def test_a_full_disk_says_what_was_submitted(
     tiny: SuiteFolder,
@@ -455,39 +450,39 @@ def test_a_full_disk_says_what_was_submitted(
     capsys,
     owner: object,
     place: str,
-    submitted: list[str],
 ) -> None:
-    """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the
-    second array. Where an error names no file the folder of the jobs' files is named.
+    """Oracle: the queue, in which nothing is. Where an error names no file the folder of the jobs'
+    files is named.
     """
-    real, named = getattr(owner, place), ["/runs/x"] if place != "dump" else []
+    named = ["/runs/x"] if place != "dump" else []
 
     def full(*given: object, **_: object) -> object:
-        if place == "_write_note" and given[1] == "100":
-            return real(*given)
         raise OSError(errno.ENOSPC, "No space left on device", *named)
 
     monkeypatch.setattr(owner, place, full)
     assert tiny.submit() == 2
     [folder] = named or tiny.runs.glob("suites/tiny/jobs/slurm/*/")
-    told = capsys.readouterr()
-    assert str(folder) in told.err and "No space left on device" in told.err
-    assert re.findall(r"^(\d+)  ", told.out, re.MULTILINE) == submitted
+    told = capsys.readouterr().err
+    assert str(folder) in told and "No space left on device" in told
+    assert slurm.jobs == []
 
 
-def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(
+def test_an_array_that_the_disk_does_not_note_is_ended_and_sent_again(
     tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch
 ) -> None:
-    """Oracle: the queue, and the notes as they were."""
-    assert tiny.submit("--methods", "naive") == 0
-    notes, queue = tiny.waves(), slurm.jobs
+    """Oracle: the queue, which is what is noted once there is room, and each unit once."""
 
     def fail(path: Path, note: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(of_slurm, "write_json", fail)
-    assert tiny.submit("--methods", "er") == 2
-    assert tiny.waves() == notes and slurm.jobs == queue
+    with monkeypatch.context() as full:
+        full.setattr(of_slurm, "write_json", fail)
+        assert tiny.submit() == 2
+    assert tiny.waves() == [] and slurm.jobs == ["100"]
+    assert tiny.submit() == 0
+    assert {job.partition("_")[0] for job in slurm.jobs} == {wave["id"] for wave in tiny.waves()}
+    units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
+    assert len(units) == len(set(units)) == 5
 
 
 def test_a_run_replaces_the_report_that_waits(tiny: SuiteFolder, slurm: FakeSlurm) -> None:

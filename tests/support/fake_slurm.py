@@ -102,16 +102,17 @@ class FakeSlurm:
         jobs: Iterable[str],
         said: str = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 9 ***",
     ) -> None:
-        """Jobs end; `said` is the last line of their logs, or DONE what submitit writes of work
-        that is done.
+        """Jobs end; `said` is the last line of their logs, or DONE. Submitit notes work that is
+        done, and a KeyError.
         """
         for job in jobs:
             self.ended.add(job)
             log = commands.find_log(self.arrays[job.partition("_")[0]].folder, job)
+            result = log.with_name(log.name.replace("log.out", "result.pkl"))
+            if "KeyError" in said:
+                cloudpickle_dump(("error", said), result)
             if said == DONE:
-                cloudpickle_dump(
-                    ("success", None), log.with_name(log.name.replace("log.out", "result.pkl"))
-                )
+                cloudpickle_dump(("success", None), result)
             elif said:
                 log.write_text(
                     (1 + self.restarts.get(job, 0))

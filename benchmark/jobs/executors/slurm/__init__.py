@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
 import json
 import logging
 import re
@@ -21,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,7 +39,7 @@ from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_under_way, grou
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
-from benchmark.settings.base import ConfigError
+from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.names import ROOT
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.batch_parts import check_method
@@ -56,21 +56,25 @@ KEYS = {
     "Node": "nodes",
     "GRES": "gpus_per_node",
 }
-OF_SLURM = ("srun: ", "slurmstepd")  # how lines of Slurm in a job's log begin
-# how a job ended, by its state in Slurm's accounts, or by what Slurm says in its log where nobody
-# keeps accounts, or they are late; KIND is that of the job
+# how a job ended, by its state in Slurm's accounts; KIND is that of the job
 ENDINGS = {
-    "OUT_OF_MEMORY|oom.kill|exceeded memory limit": (
+    "FAILED": ("failed", "its job failed"),
+    "OUT_OF_MEMORY": (
         "failed",
         "its job needed more memory than it asked for: raise slurm.KIND.mem",
     ),
-    "TIMEOUT|DUE TO TIME LIMIT": (
+    "TIMEOUT": (
         "interrupted",
         "its job could not save before its time limit: raise slurm.KIND.time",
     ),
-    r"CANCELLED by|\*\*\* JOB": ("interrupted", "its job was cancelled"),
+    "CANCELLED": ("interrupted", "its job was cancelled"),
 }
-FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # how states of a bad node begin, in accounts
+# lost, preempted, or ended where nobody keeps accounts, or before they are written
+OTHER = ("interrupted", "its job was ended")
+FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # states of jobs of a bad node
+# Slurm's words in a job's log where the accounts of the job say FAILED, or CANCELLED
+OUT_OF_MEMORY = re.compile("^slurmstepd.*(oom.kill|exceeded memory limit)", re.MULTILINE)
+NOT_OWN = ("srun: ", "slurmstepd", "submitit ")  # how lines that are no job's own begin, in its log
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
@@ -103,33 +107,26 @@ def describe(plan: Plan) -> list[str]:
     They also say what these jobs ask for.
     """
     check_plan(plan)
-    jobs = plan.survey.jobs
-    waves = drop_under_way(plan.waves, jobs)
+    waves = drop_under_way(plan.waves, plan.survey.jobs)
     if not waves:
         return []
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
     lines = [f"  to submit, each line after the one before: {counts}"]
     for wave in [*waves, plan.report]:
         for request, units in _group_by_request(plan, wave):
-            lines.append(_describe_jobs(wave.kind, request, units))
+            words = []
+            for key, value in _list_parameters(wave.kind, request, units).items():
+                if value and key not in UNSAID:
+                    words.append(f"{key} {value}")
+            jobs = _divide(wave.kind, request, units)
+            lines.append(f"  {wave.kind}: {len(jobs)} jobs, {', '.join(words)}")
             if plan.names_units:
                 lines += [f"    {unit.name}" for unit in units]
-    under_way = sum(job.is_under_way for job in jobs)
-    if under_way:
-        lines.append(f"  {under_way} jobs are under way already")
     return lines
 
 
-def _describe_jobs(kind: Kind, request: Slurm, units: Sequence[Unit]) -> str:
-    """A line on the jobs of units with equal requests."""
-    budget_units = {unit.config.budget.unit for unit in units}
-    parameters = request.list_parameters(kind, budget_units)
-    words = []
-    for key, value in parameters.items():
-        if value and key not in UNSAID:
-            words.append(f"{key} {value}")
-    jobs = _divide(kind, request, units)
-    return f"  {kind}: {len(jobs)} jobs, {', '.join(words)}"
+def _list_parameters(kind: Kind, request: Slurm, units: Iterable[Unit]) -> dict[str, Any]:
+    return request.list_parameters(kind, {unit.config.budget.unit for unit in units})
 
 
 def check_plan(plan: Plan) -> None:
@@ -154,33 +151,32 @@ def execute(plan: Plan) -> int:
     """
     check_plan(plan)
     submission = Submission(plan)
-    rest = submission.submit()
+    submission.submit()
     for refusal in submission.refused:
         print(f"! Slurm refused {refusal}")
-    if rest:
-        print(f"! not submitted: {rest} units")
+    if submission.refused:
+        print("! not submitted: these, and what waits for them")
     if submission.sent:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
-        return PARTIAL if rest else 0
+        return PARTIAL if submission.refused else 0
     print("nothing to submit: all is done, under way or failed")
     print(name_next_step(plan.survey, plan.survey.read_states()))  # others may have submitted
     return FAILED if plan.left_out else 0
 
 
-def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
+def _group_by_request(plan: Plan, wave: Wave) -> ItemsView[Slurm, list[Unit]]:
     """The units of a wave by what they ask for."""
     is_of_suite = wave.kind in ("prepare", "report")
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
         sections = plan.suite.sections if is_of_suite else unit.config.sections
         groups[Slurm.read(sections)].append(unit)
-    return list(groups.items())
+    return groups.items()
 
 
 def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
     """The units of each job: those of a run, or of several runs where the suite says so."""
-    size = 1 if kind in ("prepare", "report") else request.resolve("train").runs_per_job
-    return group_by_run(units, size)
+    return group_by_run(units, request.resolve(kind).runs_per_job)
 
 
 def _name_cure(refusal: str, kind: str) -> str:
@@ -204,88 +200,68 @@ class Submission:
         self.plan = plan
         self.folder = find_notes(plan.suite, plan.survey.store)
         self.sent: list[str] = []  # ids of arrays
+        self.refused: list[str] = []  # which jobs, and why
+        self._is_full = False  # Slurm takes no more jobs
         self._arrays: dict[str, str] = {}  # kinds of those that others may wait for
         self._runs: dict[str, list[set[str]]] = {}  # by array, those that each job of it trains
         self._untrained: set[str] = set()  # runs whose jobs are refused
-        self.refused: list[str] = []  # which jobs, and why
 
-    def submit(self) -> int:
-        """Submit what is missing and not under way.
-
-        Returns how many units are left, as Slurm does not take them.
-        """
+    def submit(self) -> None:
+        """Submit what is missing and not under way, as far as Slurm takes it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
-            queue = _ask_queue(self.folder)
-            noted = {note["id"] for note in read_notes(self.folder)}
+            notes = read_notes(self.folder)
+            queue = _ask_queue(notes)
             # sbatch did not say that it took them, and submitit did not give them their work
-            commands.cancel(_find_tagged(self.folder, queue) - noted)
+            commands.cancel(_find_tagged(self.folder, queue) - {note["id"] for note in notes})
             jobs = list_jobs(self.plan.suite, self.plan.survey.store, queue)
             waves = drop_under_way(self.plan.waves, jobs)
-            if not (waves or self._lacks_report(jobs)):
-                return 0
+            if not (waves or _lacks_report(notes, jobs)):
+                return
             # torch, for which who asks for states need not wait
             from benchmark.training.processes import copy_code
 
             self._logs = self.folder / getpass.getuser()
             make_own_folder(self._logs)
             self._code = copy_code(ROOT, CODE, self.plan.runs / "code")
-            self._largest = commands.ask_largest_array()  # 0: Slurm takes no more jobs
+            self._largest = commands.ask_largest_array()
             for job in jobs:
                 if job.is_under_way and self.plan.needs(job):
                     self._arrays[job.id.partition("_")[0]] = job.kind
-            rest = 0
-            for wave in [*waves, self.plan.report]:
-                kind = wave.kind
-                if kind == "report":
-                    if self.refused and not self.sent:
-                        raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
-                    # the new one waits for all that the report of an earlier call waits for
-                    commands.cancel(
-                        id
-                        for id, queued in queue.items()
-                        if self._name_jobs(kind) in queued.name and queued.state == "waiting"
-                    )
-                # stages may go on from those of the wave before
-                order = ORDER.index(kind) + (kind in ("prepare", "stages"))
-                dependencies = [
-                    id for id, other in self._arrays.items() if ORDER.index(other) < order
-                ]
-                for request, units in _group_by_request(self.plan, wave):
-                    if kind == "score":
-                        rest += self._send_scores(request, units, dependencies)
-                    else:
-                        tasks = _divide(kind, request, units)
-                        rest += self._send_all(kind, request, tasks, dependencies)
-            return rest
+            for wave in waves:
+                self._send_wave(wave)
+            if self.refused and not self.sent:
+                raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
+            # the new one waits for all that the report of an earlier call waits for
+            name = self._name_jobs("report")
+            commands.cancel(
+                id for id, job in queue.items() if name in job.name and job.state == "waiting"
+            )
+            self._send_wave(self.plan.report)
 
-    def _lacks_report(self, jobs: Sequence[Job]) -> bool:
-        """Whether the report is still to be submitted.
+    def _send_wave(self, wave: Wave) -> None:
+        """Submit arrays, after those of earlier kinds; what scores a run waits for this alone."""
+        kind = wave.kind
+        # stages may go on from those of the wave before
+        order = ORDER.index(kind) + (kind in ("prepare", "stages"))
+        earlier = [id for id, other in self._arrays.items() if ORDER.index(other) < order]
+        for request, units in _group_by_request(self.plan, wave):
+            if kind == "score":
+                self._send_scores(request, units, earlier)
+            else:
+                self._send_all(kind, request, _divide(kind, request, units), earlier)
 
-        None was submitted after all else, as Slurm took no more, or the last came to nothing.
-        """
-        if any(note["kind"] != "report" for note in read_notes(self.folder)[-1:]):
-            return True
-        states = ("interrupted", "failed") if self.plan.retry_failed else ("interrupted",)
-        return any(job.kind == "report" and job.state in states for job in jobs)
-
-    def _send_scores(
-        self, request: Slurm, units: Sequence[Unit], dependencies: Sequence[str]
-    ) -> int:
-        """Submit what scores runs, after the jobs that train these.
-
-        Returns how many units are left.
-        """
-        count = len(units)
-        units = [unit for unit in units if unit.config.id not in self._untrained]
-        rest = count - len(units)
+    def _send_scores(self, request: Slurm, units: Sequence[Unit], earlier: Sequence[str]) -> None:
+        """Submit what scores runs, after the jobs that train these."""
+        trained = set(self._untrained)
         for array, jobs in self._runs.items():
             tasks = [tuple(unit for unit in units if unit.config.id in runs) for runs in jobs]
-            rest += self._send_all("score", request, tasks, [array])
-            units = [unit for unit in units if not any(unit.config.id in runs for runs in jobs)]
+            self._send_all("score", request, [task for task in tasks if task], [array])
+            trained = trained.union(*jobs)
         # runs that are trained, or that jobs of earlier calls train
-        others = [id for id in dependencies if id not in self.sent or self._arrays[id] == "prepare"]
-        return rest + self._send_all("score", request, _divide("score", request, units), others)
+        others = [unit for unit in units if unit.config.id not in trained]
+        before = [id for id in earlier if id not in self.sent or self._arrays[id] == "prepare"]
+        self._send_all("score", request, _divide("score", request, others), before)
 
     def _send_all(
         self,
@@ -293,26 +269,20 @@ class Submission:
         request: Slurm,
         tasks: Sequence[tuple[Unit, ...]],
         dependencies: Sequence[str],
-    ) -> int:
-        """Submit jobs with equal requests as arrays, as far as the cluster takes them.
-
-        Returns how many units are left.
-        """
-        tasks = [task for task in tasks if task]
-        while tasks and self._largest:
-            piece = tasks[: self._largest]
+    ) -> None:
+        """Submit jobs with equal requests as arrays, as far as the cluster takes them."""
+        # once it takes no more, what waits for these would begin without them
+        while tasks and not self._is_full:
             try:
-                self._send(kind, request, piece, dependencies)
-                tasks = tasks[len(piece) :]
+                self._send(kind, request, tasks[: self._largest], dependencies)
             except Refusal as error:
-                if re.search(FULL, str(error)):
-                    self._largest = 0  # what waits for these would begin without them
+                self._is_full = bool(re.search(FULL, str(error)))
                 if kind == "train":
                     self._untrained |= {unit.config.id for task in tasks for unit in task}
                 cure = _name_cure(str(error), kind)
                 self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}")
-                break  # others may ask for what there is
-        return sum(map(len, tasks))
+                return  # others may ask for what there is
+            tasks = tasks[self._largest :]
 
     def _send(
         self,
@@ -321,7 +291,7 @@ class Submission:
         tasks: Sequence[tuple[Unit, ...]],
         dependencies: Sequence[str],
     ) -> None:
-        """Submit an array, or where it is one task a job.
+        """Submit an array that runs the copy of the code, or where it is one task a job.
 
         Raises Refusal where Slurm does not take it.
         """
@@ -329,58 +299,14 @@ class Submission:
         from benchmark.jobs.executors.slurm.job import Task
         from benchmark.training.processes import Sources
 
-        parameters = self._list_parameters(kind, request, tasks, dependencies)
         settings = request.resolve(kind)
-        side_by_side = 0
-        if kind in TRAINS and settings.runs_per_job > 1:
-            side_by_side = settings.processes
-        python = f"{DEAF} {settings.python or shlex.quote(sys.executable)}"
-        sources = Sources.read(ROOT, CODE[:2])
-        work = [
-            Task(
-                units=task,
-                gpus="gres" in parameters,
-                exclusive=parameters.get("exclusive") is True,
-                folder=Path.cwd(),
-                sources=sources,
-                side_by_side=side_by_side,
-            )
-            for task in tasks
-        ]
-        unit_ids = [[unit.id for unit in task] for task in tasks]
-        with hold_signals():
-            array = commands.submit(self._logs, python, parameters, Task.__call__, work)
-            _write_note(self.folder, array, kind, unit_ids)
-        self.sent.append(array)
-        self._arrays[array] = kind
-        if kind == "train":
-            self._runs[array] = [{unit.config.id for unit in task} for task in tasks]
-        order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
-        if len(dependencies) > 3:
-            order += f" and {len(dependencies) - 3} more"
-        first = tasks[0][0]
-        print(f"{array}  {kind}: {len(tasks)} jobs ({first.name}, ...){order}")
-
-    def _name_jobs(self, kind: Kind) -> str:
-        return f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
-
-    def _list_parameters(
-        self,
-        kind: Kind,
-        request: Slurm,
-        tasks: Sequence[tuple[Unit, ...]],
-        dependencies: Sequence[str],
-    ) -> dict[str, Any]:
-        """The parameters of submitit for an array that runs the copy of the code."""
-        budget_units = {unit.config.budget.unit for task in tasks for unit in task}
-        parameters = request.list_parameters(kind, budget_units)
+        parameters = _list_parameters(kind, request, chain(*tasks))
         parameters["job_name"] = self._name_jobs(kind)
         if dependencies:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
-        if kind == "score" and len(dependencies) == 1:
-            [array] = dependencies
+            array = dependencies[0]
             # task i begins once task i of the training has succeeded, or all of it has ended
-            if len(tasks) > 1 and len(tasks) == len(self._runs.get(array, ())):
+            if kind == "score" and len(self._runs.get(array, ())) == len(tasks) > 1:
                 parameters["dependency"] = f"aftercorr:{array}?afterany:{array}"
         code = shlex.quote(str(self._code))
         parameters["setup"] += [
@@ -388,40 +314,64 @@ class Submission:
             f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
             *(f"export {name}=${{{name}:-{value}}}" for name, value in COMPUTES.items()),
         ]
-        return parameters
+        sources = Sources.read(ROOT, CODE[:2])
+        is_shared = kind in TRAINS and settings.runs_per_job > 1
+        work = [
+            Task(
+                units=task,
+                gpus="gres" in parameters,
+                exclusive=parameters.get("exclusive") is True,
+                folder=Path.cwd(),
+                sources=sources,
+                side_by_side=settings.processes if is_shared else 0,
+            )
+            for task in tasks
+        ]
+        python = f"{DEAF} {settings.python or shlex.quote(sys.executable)}"
+        note = {
+            "kind": kind,
+            "user": getpass.getuser(),
+            "time": time.time(),
+            "units": [[unit.id for unit in task] for task in tasks],
+        }
+        with hold_signals():
+            id = commands.submit(self._logs, python, parameters, Task.__call__, work)
+            # an array that the disk does not take note of the next call ends, and sends again
+            write_json(self.folder / f"{id}.json", {"id": id, **note})
+        self.sent.append(id)
+        self._arrays[id] = kind
+        if kind == "train":
+            self._runs[id] = [{unit.config.id for unit in task} for task in tasks]
+        order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
+        if len(dependencies) > 3:
+            order += f" and {len(dependencies) - 3} more"
+        print(f"{id}  {kind}: {len(tasks)} jobs ({tasks[0][0].name}, ...){order}")
+
+    def _name_jobs(self, kind: Kind) -> str:
+        return f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
+
+
+def _lacks_report(notes: Sequence[dict[str, Any]], jobs: Sequence[Job]) -> bool:
+    """Whether the last report was submitted before other jobs, or came to nothing."""
+    if any(note["kind"] != "report" for note in notes[-1:]):
+        return True
+    return any(job.kind == "report" and not job.is_under_way for job in jobs)
 
 
 def _make_tag(folder: Path) -> str:
     """What is in the names of all jobs of this user whose notes are in a folder."""
-    place = f"{getpass.getuser()} {folder.resolve()}"
-    return hashlib.sha256(place.encode()).hexdigest()[:12]
+    return digest([getpass.getuser(), str(folder.resolve())])
 
 
-def _ask_queue(folder: Path) -> dict[str, Queued]:
-    """The jobs of this user, and of those who have notes in a folder. Raises SlurmError."""
-    return commands.ask_queue({getpass.getuser(), *(note["user"] for note in read_notes(folder))})
+def _ask_queue(notes: Iterable[dict[str, Any]]) -> dict[str, Queued]:
+    """The jobs of this user, and of those who wrote notes. Raises SlurmError."""
+    return commands.ask_queue({getpass.getuser(), *(note["user"] for note in notes)})
 
 
 def _find_tagged(folder: Path, queue: Mapping[str, Queued]) -> set[str]:
     """The arrays in the queue that this user's calls have submitted, noted or not."""
     tag = _make_tag(folder)
     return {id.partition("_")[0] for id, queued in queue.items() if tag in queued.name}
-
-
-def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
-    """Write down what was submitted; what cannot be written down is cancelled."""
-    note = {
-        "id": array,
-        "kind": kind,
-        "user": getpass.getuser(),
-        "time": time.time(),
-        "units": units,
-    }
-    try:
-        write_json(folder / f"{array}.json", note)
-    except OSError:
-        commands.cancel([array])
-        raise
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
@@ -446,7 +396,7 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
             last_jobs |= dict.fromkeys(task_units, id)
     if queue is None:
         try:
-            queue = _ask_queue(folder) if notes else {}
+            queue = _ask_queue(notes.values())
         except SlurmError as error:
             logging.warning("%s: what follows is from the records alone", error)
             queue = dict.fromkeys(notes, Queued("unknown", "Slurm does not answer"))
@@ -456,7 +406,7 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
     logs: dict[str, Path] = {}
     for id in units_by_job:
         log = commands.find_log(folder / notes[id]["user"], id)
-        if not commands.has_succeeded(log):
+        if not commands.has_noted(log, b"success"):
             logs[id] = log
     over = logs.keys() - queue
     accounts = commands.ask_accounts(over) if over else {}
@@ -480,25 +430,31 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
 
 
 def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
-    """How a job that is over and not done ended, by Slurm's accounts and its log."""
+    """How a job that is over and not done ended.
+
+    It failed where it raised an exception, which submitit notes, or where Slurm's accounts say so.
+    """
     if not log.exists():
-        if not account.state.startswith(FAILED_THERE):
-            reason = "its job ended, and left no log"
-            return replace(account, state="interrupted", detail=reason)
+        if account.state not in FAILED_THERE:
+            return replace(account, state="interrupted", detail="its job ended, and left no log")
         node = account.node
         reason = (
             f"failed on {node} before it could write its log ({account.detail}): does "
             f'{node} see this folder? Else leave it out: slurm.exclude = "{node}"'
         )
         return replace(account, state="failed", detail=reason)
-    lines = commands.read_log(log)
-    of_slurm = [line for line in lines if line.startswith(OF_SLURM)]
-    for pattern, (state, reason) in ENDINGS.items():
-        if re.search(pattern, "\n".join([account.state, *of_slurm])):
-            return replace(account, state=state, detail=reason.replace("KIND", find_section(kind)))
-    others = (*OF_SLURM, commands.OF_SUBMITIT)
-    own = [line for line in lines if line.strip() and not line.startswith(others)]
-    return replace(account, state="failed", detail=": ".join(["its job failed", *own[-1:]]))
+    text = commands.read_log(log)
+    word = account.state
+    if commands.has_noted(log, b"error"):
+        word = "FAILED"
+    if OUT_OF_MEMORY.search(text):
+        word = "OUT_OF_MEMORY"
+    state, reason = ENDINGS.get(word, OTHER)
+    reason = reason.replace("KIND", find_section(kind))
+    if "raise" not in reason:
+        own = [line for line in text.splitlines() if line and not line.startswith(NOT_OWN)]
+        reason = ": ".join([reason, *own[-1:]])
+    return replace(account, state=state, detail=reason)
 
 
 def cancel(suite: Suite, store: Store) -> list[str]:
@@ -535,57 +491,47 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     budget_units = {config.budget.unit for config in configs}
     of_suite = Slurm.read(suite.sections)
     requests = {of_suite, *(Slurm.read(config.sections) for config in configs)}
-    is_refused = False
+    refused = []
     with tempfile.TemporaryDirectory(
         prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True
     ) as folder:
-        for request in requests:
-            for kind in KINDS:
-                parameters = request.list_parameters(kind, budget_units)
-                script = commands.write_script(Path(folder), parameters, "true")
-                try:
-                    commands.ask("sbatch", "--test-only", str(script))
-                    yield f"ok     a job to {kind} would be taken"
-                except SlurmError as error:
-                    is_refused = True
-                    cure = _name_cure(str(error), kind)
-                    yield f"wrong  a job to {kind} is refused ({error}): {cure}"
-        if not is_refused:
-            yield _check_node(of_suite, budget_units, Path(folder))
+        for request, kind in product(requests, KINDS):
+            parameters = request.list_parameters(kind, budget_units)
+            script = commands.write_script(Path(folder), parameters, "true")
+            try:
+                commands.ask("sbatch", "--test-only", str(script))
+                yield f"ok     a job to {kind} would be taken"
+            except SlurmError as error:
+                refused.append(kind)
+                cure = _name_cure(str(error), kind)
+                yield f"wrong  a job to {kind} is refused ({error}): {cure}"
+        if not refused:
+            yield _check_node(of_suite, Path(folder))
 
 
-def _check_node(request: Slurm, budget_units: set[str], folder: Path) -> str:
+def _check_node(request: Slurm, folder: Path) -> str:
     """Ask a node, by a job of one process, what torch finds there.
 
     Slurm itself ends a job that comes too late.
     """
-    parameters = request.list_parameters("score", budget_units)
+    parameters = request.list_parameters("score", ())
     parameters["time"] = ANSWER // 2
     python = request.resolve("score").python or shlex.quote(sys.executable)
-    command = f"{python} -c {shlex.quote(PROBE)}"
-    script = commands.write_script(folder, parameters, command)
+    script = commands.write_script(folder, parameters, f"{python} -c {shlex.quote(PROBE)}")
+    deadline = f"--deadline=now+{ANSWER}minutes"
     with contextlib.suppress(SlurmError):  # the answer says more
-        commands.ask(
-            "sbatch",
-            "--wait",
-            f"--deadline=now+{ANSWER}minutes",
-            str(script),
-            patience=60.0 * ANSWER,
-        )
-    lines: list[str] = []
+        commands.ask("sbatch", "--wait", deadline, str(script), patience=60.0 * ANSWER)
+    lines = [f"nothing within {ANSWER} minutes, or before its job ended"]
     for log in folder.glob("*.out"):
         lines += log.read_text().splitlines()
-    for line in lines:
-        if SEES not in line:
-            continue
-        if "gres" in parameters and line.endswith(" 0 accelerators"):
-            return f"wrong  {line}: look at its driver, and at torch's build for it"
-        return f"ok     {line}"
-    failure = f"gave no answer within {ANSWER} minutes, or before its job ended"
-    if lines:
-        failure = f"said {lines[-1]!r}"
-    cure = "does it see this folder? see slurm.setup, slurm.python, slurm.partition"
-    return f"wrong  a node {failure}: {cure}"
+    answer = ([line for line in lines if SEES in line] or lines)[-1]
+    lacks_gpus = "gres" in parameters and answer.endswith(" 0 accelerators")
+    if SEES in answer and not lacks_gpus:
+        return f"ok     {answer}"
+    return (
+        f"wrong  a node said {answer!r}: does it see this folder, and its GPUs? look at "
+        "slurm.setup, slurm.python, slurm.partition, and at torch's build"
+    )
 
 
 EXECUTOR = Executor(

@@ -16,21 +16,27 @@ from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
 PATIENCE = 120.0  # seconds for an answer
-# a job's own variables, which sbatch would pass on, by how they begin
-OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI")
-# a user's own variables that change Slurm's answers, by how they begin
-FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_", "SACCT_")
+# variables of a job, which sbatch would pass on, and a user's own that change Slurm's answers, by
+# how they begin
+FOREIGN = (
+    "SLURM",
+    "SBATCH_",
+    "SRUN_",
+    "SUBMITIT_",
+    "PMI",
+    "SQUEUE_",
+    "SCONTROL_",
+    "SCANCEL_",
+    "SACCT_",
+)
 # how Slurm is reached, which is no job's own
 ADDRESS = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
 # states of jobs in the queue
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
-HALTED = ("SUSPENDED", "STOPPED")
-OF_SUBMITIT = "submitit "  # how its own lines in a job's log begin
 # of squeue, each with what ends it
 COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|,Name:|"
 # in what commands say where the controller gives no answer
-SILENCES = ("timed out", "Unable to contact", "Zero Bytes", "onnection ")
-ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
+SILENCES = ("does not answer", "timed out", "Unable to contact", "Zero Bytes", "onnection ")
 
 
 class SlurmError(UserError):
@@ -64,7 +70,7 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
     for line in answer.splitlines():
         id, state, reason, node, restarts, name = line.split("|", 5)
         word = "running"
-        detail = state.lower() if state in HALTED else ""
+        detail = "suspended" if state == "SUSPENDED" else ""
         if state in WAITING:
             word = "waiting"
             detail = reason.replace("None", "")
@@ -97,6 +103,7 @@ def ask_accounts(jobs: Iterable[str]) -> dict[str, Queued]:
         return accounts
     for line in answer.splitlines():  # one of each start
         id, state, exit_code, node = line.split("|")
+        state = state.partition(" ")[0]  # without the user who cancelled it
         restarts = accounts[id].restarts + 1 if id in accounts else 0
         accounts[id] = Queued(state, exit_code, node, restarts)
     return accounts
@@ -122,18 +129,22 @@ def ask(*command: str, patience: float = PATIENCE) -> str:
                 capture_output=True,
                 timeout=patience,
                 check=False,
+                text=True,
+                errors="replace",
             )
     except FileNotFoundError:
-        raise SlurmError(f"no {command[0]} here: {ELSEWHERE}") from None
+        raise SlurmError(
+            f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
+        ) from None
     except subprocess.TimeoutExpired:
         raise SlurmError(
             f"Slurm does not answer within {patience:g} s: {' '.join(command)}; try again later"
         ) from None
     if process.returncode:
-        message = process.stderr.decode(errors="replace").strip()
+        message = process.stderr.strip()
         cure = "wait" if is_silence(message) else "repair what Slurm names"
         raise SlurmError(f"`{' '.join(command)}` failed: {message}; {cure}, and try again")
-    return process.stdout.decode(errors="replace")
+    return process.stdout
 
 
 def is_silence(message: str) -> bool:
@@ -149,7 +160,7 @@ def outside_of_jobs() -> Iterator[None]:
     """
     variables = dict(os.environ)
     for name in variables:
-        if name.startswith((*OUTER, *FILTERS)) and name not in ADDRESS:
+        if name.startswith(FOREIGN) and name not in ADDRESS:
             del os.environ[name]
     try:
         yield
@@ -175,10 +186,7 @@ def submit(
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    try:
-        executor = submitit.SlurmExecutor(logs, python=python)
-    except RuntimeError:
-        raise SlurmError(f"no srun here: {ELSEWHERE}") from None
+    executor = submitit.SlurmExecutor(logs, python=python)
     executor.update_parameters(**parameters, stderr_to_stdout=True)
     try:
         with name_in_errors(logs), outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
@@ -212,13 +220,16 @@ def find_log(folder: Path, job: str) -> Path:
     return folder / f"{job}_0_log.out"
 
 
-def has_succeeded(log: Path) -> bool:
-    """Whether the job of this log ended without an exception: it writes that down last of all."""
+def has_noted(log: Path, outcome: bytes) -> bool:
+    """Whether submitit noted this outcome of the job of this log, b"success" or b"error".
+
+    It does so last of all. A job that a signal ends leaves no note.
+    """
     path = log.with_name(log.name.replace("log.out", "result.pkl"))
-    return path.exists() and b"success" in path.read_bytes()[:32]
+    return path.exists() and outcome in path.read_bytes()[:32]
 
 
-def read_log(log: Path) -> list[str]:
-    """The lines of the last start of the job of this log."""
+def read_log(log: Path) -> str:
+    """What the last start of the job of this log said."""
     text = log.read_text(errors="replace")
-    return text.rpartition("Starting with JobEnvironment")[2].splitlines()
+    return text.rpartition("Starting with JobEnvironment")[2]

@@ -47,14 +47,10 @@ from benchmark.training.processes import (
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")
 IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
-REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
 
 
-@dataclass(eq=False)
 class Behind(Exception):
-    """All that a job has left to do waits for what other jobs train."""
-
-    owners: Sequence[str]  # ids of these jobs
+    """All that a job has left to do waits for what other jobs train, whose ids it has."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class Task:
                     self._work(Worker(world, waits=False), signals)
         except Behind as behind:
             if place.rank == 0:
-                _queue_again(job.job_id, behind.owners)
+                _queue_again(job.job_id, behind.args)
         except Stopped:
             if place.rank == 0:  # it speaks for all
                 self._leave(signals, job.job_id, starts)
@@ -168,7 +164,7 @@ def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
     jobs = world.agree({unit.find_owning_job() for unit in units})
     owners = jobs - {os.environ[JOB]}
     if owners and "" not in owners:
-        raise Behind(owners=sorted(owners))
+        raise Behind(*sorted(owners))
 
 
 def _is_preempted(job: str) -> bool:
@@ -189,7 +185,7 @@ def _queue_again(job: str, owners: Sequence[str] = ()) -> None:
             commands.ask("scontrol", "requeue", job)
             break
         except SlurmError as error:
-            if any(word in str(error) for word in REFUSALS):
+            if not commands.is_silence(str(error)):
                 raise
             print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
         time.sleep(PAUSE)
