@@ -63,12 +63,12 @@ def test_states_of_jobs_in_the_queue(
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0",
             "failed",
-            " slurm.train.mem; 0 of",
+            " slurm.train.mem, ",
         ),
         (
             "slurmstepd: error: Step 12.0 exceeded memory limit (2 > 1), being killed",
             "failed",
-            " slurm.train.mem; 0 of",
+            " slurm.train.mem, ",
         ),
         (
             f"saved\n{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143",
@@ -121,8 +121,8 @@ def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
 @pytest.mark.parametrize(
     ("account", "expected", "detail"),
     [
-        ("OUT_OF_MEMORY|0:125|n4", "failed", " slurm.train.mem; 0 of"),
-        ("TIMEOUT|0:0|n4", "interrupted", " slurm.train.time; 0 of"),
+        ("OUT_OF_MEMORY|0:125|n4", "failed", " slurm.train.mem, "),
+        ("TIMEOUT|0:0|n4", "interrupted", " slurm.train.time, "),
         ("CANCELLED by 0|0:15|n4", "interrupted", " cancelled: line 5; 0 of"),
         ("FAILED|1:0|n4", "failed", ": line 5; 0 of"),
         ("NODE_FAIL|0:0|n4", "interrupted", " was ended: line 5; 0 of"),

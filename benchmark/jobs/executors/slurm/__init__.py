@@ -59,14 +59,8 @@ KEYS = {
 # how a job ended, by its state in Slurm's accounts; KIND is that of the job
 ENDINGS = {
     "FAILED": ("failed", "its job failed"),
-    "OUT_OF_MEMORY": (
-        "failed",
-        "its job needed more memory than it asked for: raise slurm.KIND.mem",
-    ),
-    "TIMEOUT": (
-        "interrupted",
-        "its job could not save before its time limit: raise slurm.KIND.time",
-    ),
+    "OUT_OF_MEMORY": ("failed", "raise slurm.KIND.mem, its job had no memory left"),
+    "TIMEOUT": ("interrupted", "raise slurm.KIND.time, its job could not save before this limit"),
     "CANCELLED": ("interrupted", "its job was cancelled"),
 }
 # lost, preempted, or ended where nobody keeps accounts, or before they are written
@@ -434,26 +428,26 @@ def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
 
     It failed where it raised an exception, which submitit notes, or where Slurm's accounts say so.
     """
-    if not log.exists():
-        if account.state not in FAILED_THERE:
-            return replace(account, state="interrupted", detail="its job ended, and left no log")
-        node = account.node
+    node = account.node
+    if log.exists():
+        text = commands.read_log(log)
+        word = account.state
+        if commands.has_noted(log, b"error"):
+            word = "FAILED"
+        if OUT_OF_MEMORY.search(text):
+            word = "OUT_OF_MEMORY"
+        state, reason = ENDINGS.get(word, OTHER)
+        own = [line for line in text.splitlines() if line and not line.startswith(NOT_OWN)]
+        reason = ": ".join([reason.replace("KIND", find_section(kind)), *own[-1:]])
+    elif account.state in FAILED_THERE:
+        state = "failed"
         reason = (
             f"failed on {node} before it could write its log ({account.detail}): does "
             f'{node} see this folder? Else leave it out: slurm.exclude = "{node}"'
         )
-        return replace(account, state="failed", detail=reason)
-    text = commands.read_log(log)
-    word = account.state
-    if commands.has_noted(log, b"error"):
-        word = "FAILED"
-    if OUT_OF_MEMORY.search(text):
-        word = "OUT_OF_MEMORY"
-    state, reason = ENDINGS.get(word, OTHER)
-    reason = reason.replace("KIND", find_section(kind))
-    if "raise" not in reason:
-        own = [line for line in text.splitlines() if line and not line.startswith(NOT_OWN)]
-        reason = ": ".join([reason, *own[-1:]])
+    else:
+        state = "interrupted"
+        reason = "its job ended, and left no log"
     return replace(account, state=state, detail=reason)
 
 

@@ -49,7 +49,7 @@ IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, af
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 
 
-class Behind(Exception):
+class Behind(Stopped):
     """All that a job has left to do waits for what other jobs train, whose ids it has."""
 
 
@@ -132,7 +132,7 @@ class Task:
                 except Taken:
                     _leave_to_owners([unit], worker.world)
                     unit(dataclasses.replace(worker, waits=True))
-            except (Stopped, Behind):
+            except Stopped:
                 raise
             except Exception as error:
                 print(f"{unit.name}  failed: {error}", file=sys.stderr)
