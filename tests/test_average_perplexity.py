@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import geometric_mean
@@ -12,10 +13,8 @@ import pytest
 
 from analysis.study import Study
 from benchmark.instruments.track import list_points
-from benchmark.jobs.state import read_stage
 from benchmark.ledger.records import EvaluationLine, find_last
 from benchmark.ledger.runs import RunRecords, load_runs
-from benchmark.ledger.store import Store
 from tests.support import synthetic
 
 
@@ -24,11 +23,10 @@ def list_table_values(folder: Path, run: RunRecords) -> Iterator[float]:
 
 
 def list_status_values(folder: Path, run: RunRecords) -> Iterator[float]:
-    names = [domain.name for domain in run.domains]
-    for index, key in enumerate(run.line.stages):
-        ap = read_stage(Store(folder), key, names[: index + 1]).ap
-        assert ap is not None
-        yield ap
+    for count in range(1, len(run.stages) + 1):
+        begun = dataclasses.replace(run, stages=run.stages[:count])
+        assert begun.ap is not None
+        yield begun.ap
 
 
 def list_tracked_values(folder: Path, run: RunRecords) -> Iterator[float]:

@@ -181,10 +181,10 @@ def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Pat
         if line["kind"] == "run":
             line["texts"]["b"] = "of an earlier measure"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    identity = open_ledger(clean.store, methods.build).identify(config)
-    assert identity.why == MEASURED_OTHERWISE and identity.keys == clean.keys
+    view = open_ledger(clean.store, methods.build).view(config)
+    assert view.why == MEASURED_OTHERWISE and view.keys == clean.keys
     clean = train(tiny, config)
-    assert not open_ledger(clean.store, methods.build).identify(config).why
+    assert not open_ledger(clean.store, methods.build).view(config).why
 
 
 def test_models_are_compared_again_on_another_validation_text(tmp_path: Path) -> None:

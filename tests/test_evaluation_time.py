@@ -9,7 +9,6 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,14 +18,17 @@ from benchmark.data import corpus
 from benchmark.data.prepared import find_prepared_corpus
 from benchmark.instruments.new_suite import write_suite
 from benchmark.jobs.executors import local
-from benchmark.jobs.state import RunState, StageState, read_stage
+from benchmark.jobs.state import RunState
 from benchmark.jobs.status import _measure_time_off_clock
+from benchmark.ledger.records import ResumedLine
+from benchmark.ledger.runs import measure_wall_time
 from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
 from benchmark.settings.texts import Domain
 from benchmark.training.progress import EvaluationTimes
 from tests.support import tiny_suite
+from tests.support.run_states import make_ended_stage, make_view
 from tests.support.texts import sentences, write
 
 BYTES_PER_TOKEN = 2.6  # of a vocabulary of 1,024
@@ -180,18 +182,18 @@ def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
     for file in store.root.glob("stages/*/records.jsonl"):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         done = next(line for line in lines if line["kind"] == "done")
-        state = read_stage(store, file.parent.name, ["a"])
-        assert state.wall == pytest.approx(done["time"] - lines[0]["time"], abs=1e-3)
-        assert state.wall > 0
+        wall_time = measure_wall_time(store.read_stage(file.parent.name))
+        assert wall_time == pytest.approx(done["time"] - lines[0]["time"], abs=1e-3)
+        assert wall_time > 0
 
 
 def test_time_off_the_clock_is_known_from_stages_that_ended() -> None:
     """Oracle: by hand: 3 and 5 s beside the clock; a stage that two runs share counts once."""
-    stages = [StageState(done=True, charged={"seconds": 10.0}, wall=wall) for wall in (13.0, 15.0)]
-    config: Any = None
-    both = [
-        RunState(config, "done", keys=("a", key), stages=(stages[0], stages[1]))
-        for key in ("b", "b")
-    ]
-    assert _measure_time_off_clock(both) == pytest.approx(4.0)
-    assert _measure_time_off_clock([RunState(config, "todo")]) == 0.0
+    stages = []
+    for wall_time in (13.0, 15.0):
+        begun = ResumedLine(time=0.0, phase="adapt", step=0, charged={})
+        stages.append([begun, *make_ended_stage({"seconds": 10.0}, wall_time=wall_time)])
+    config = methods.list_runs(load_suite("demo"))[0]
+    ended = RunState(config, make_view(config, stages, keys=["a", "b"]), "done")
+    assert _measure_time_off_clock([ended, ended]) == pytest.approx(4.0)
+    assert _measure_time_off_clock([RunState(config, make_view(config), "todo")]) == 0.0

@@ -28,8 +28,8 @@ from benchmark.downstream.tasks import (
     select_scores,
 )
 from benchmark.files import DamagedFile
-from benchmark.ledger.records import CURE, ScoreLine
-from benchmark.ledger.runs import make_empty_run, make_run_line
+from benchmark.ledger.records import CURE, ScoreLine, append
+from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
@@ -578,11 +578,13 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
     suite's own are not.
     """
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0]
-    run = make_empty_run(make_run_line(config))
-    without_methods = open_ledger(Store(tmp_path), Mock(side_effect=ConfigError("gone")))
-    assert without_methods.judge(run) is run
+    store = Store(tmp_path)
+    append(store.run_file(config), make_run_line(config))
+    without_methods = open_ledger(store, Mock(side_effect=ConfigError("gone")))
+    [run] = without_methods.read_recorded(config.suite)
+    assert run.lines and not run.why
     with pytest.raises(ConfigError, match="gone"):
-        without_methods.judge(run, config)
+        without_methods.read_suite(config.suite, [config])
 
 
 @pytest.mark.parametrize(("method", "told"), [("naive", False), ("pnn", True)])
@@ -594,4 +596,4 @@ def test_who_is_told_domains_is_learned_from_the_method(
         update={"method": method}
     )
     ledger = open_ledger(Store(tmp_path), methods.build)
-    assert ledger.judge(make_empty_run(make_run_line(config)), config).reads_domain == told
+    assert ledger.view(config).reads_domain == told

@@ -316,7 +316,7 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) 
     another's it is put off.
     """
     train_here(tiny.config("Naive"), tiny.runs)
-    shared, own = (Store(tiny.runs).stage_folder(key) for key in tiny.states()["ER"].keys)
+    shared, own = (Store(tiny.runs).stage_folder(key) for key in tiny.states()["ER"].view.keys)
     er = Train(tiny.runs, tiny.config("ER"), "", methods.build)
     with join() as world:
         worker = Worker(world, waits=False)

@@ -14,7 +14,7 @@ from msgspec import structs
 import methods
 from benchmark.downstream.tasks import make_score_key
 from benchmark.jobs.executors import Job
-from benchmark.jobs.state import RunState, StageState, Survey, read_scores
+from benchmark.jobs.state import RunState, Survey, read_scores
 from benchmark.jobs.status import (
     _describe_run,
     describe_suite,
@@ -27,20 +27,25 @@ from benchmark.ledger import records
 from benchmark.ledger.ledger import name_further_seeds
 from benchmark.ledger.runs import make_run_line
 from benchmark.ledger.store import Store
+from benchmark.ledger.texts import Texts
 from benchmark.settings.load import load_suite
 from benchmark.training.progress import Heartbeat
 from tests.support import tiny_suite
+from tests.support.run_states import make_ended_stage, make_view
 
 # four runs of two stages: the first is shared by Naive and ER
 KEYS = {"Naive": ("m1", "n2"), "ER": ("m1", "e2"), "ELLE": ("g1", "g2"), "PNN": ("p1", "p2")}
 
 
-def stage(ap: float, seconds: float) -> StageState:
+Stages = list[list[records.LineOfStage]]
+
+
+def stage(seconds: float) -> list[records.LineOfStage]:
     """A stage that is done."""
-    return StageState(done=True, evaluated=True, ap=ap, charged={"seconds": seconds})
+    return make_ended_stage({"seconds": seconds})
 
 
-def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
+def states(**how: tuple[Any, float, Stages]) -> list[RunState]:
     """Runs under a budget of 10 and 30 steps, by row: state, share of the stage in progress,
     finished stages.
     """
@@ -56,16 +61,20 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
     suite = load_suite("demo", {**changes, "budget.unit": "steps", "budget.amount": [10.0, 30.0]})
     runs = {run.row: run for run in methods.list_runs(suite)}
     return [
-        RunState(runs[row], state, planned=KEYS[row], stages=tuple(finished), fraction=fraction)
+        RunState(
+            runs[row],
+            make_view(runs[row], finished),
+            state,
+            planned=KEYS[row],
+            fraction=fraction,
+        )
         for row, (state, fraction, finished) in how.items()
     ]
 
 
 def test_what_is_charged_is_in_the_budgets_unit() -> None:
     """Oracle: by hand: 10 and 30 steps, whatever seconds they took."""
-    ended = [
-        StageState(done=True, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)
-    ]
+    ended = [make_ended_stage({"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)]
     assert "40 steps" in _describe_run(states(Naive=("done", 0.0, ended))[0])
 
 
@@ -73,14 +82,14 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     """Oracle: by hand. Five stages, of which two and a half are trained; a step took 2 s; one run
     at a time.
     """
-    short = stage(50.0, 20.0)
-    two = stage(40.0, 60.0)
+    short = stage(20.0)
+    two = stage(60.0)
     every = states(
         Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, [])
     )
     assert measure_progress(every) == pytest.approx((2.5 / 5, 15 * 2 + 40 * 2))
     assert re.match("3 runs, 1 done, 1 running, 1 todo; 50% .* 1:50 ", describe_sweep(every))
-    slower = stage(40.0, 120.0)
+    slower = stage(120.0)
     every = states(
         Naive=("done", 0.0, [short, two]),
         PNN=("done", 0.0, [short, slower]),
@@ -127,10 +136,13 @@ def survey(tmp_path) -> Survey:
     """Two runs, of which the first has one finished stage."""
     suite = load_suite(str(tiny_suite.write(tmp_path)))
     survey = Survey(suite, methods.list_runs(suite), methods.build, Store(tmp_path / "runs"))
-    stages = [(stage(12.3, 1.0),), ()]
+    views = [
+        make_view(survey.configs[0], [stage(1.0)]),
+        make_view(survey.configs[1]),
+    ]
     known = [
-        RunState(run, "running", planned=tuple(survey.plan_keys(run)), stages=done)
-        for run, done in zip(survey.configs, stages, strict=True)
+        RunState(run, view, "running", planned=tuple(survey.plan_keys(run)))
+        for run, view in zip(survey.configs, views, strict=True)
     ]
     survey.read_states, survey.examples = lambda: known, {}  # type: ignore[method-assign]
     return survey
@@ -166,9 +178,14 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
     the same reason; nothing to say of one that was never begun.
     """
     [first, other] = survey.read_states()
-    runs = [replace(first, state="done", stages=(stage(ap, 1.0),)) for ap in (15.0, 25.0)]
-    runs += [replace(first, state="failed", detail="out of luck", stages=())] * 2
-    runs += [replace(other, state="todo", stages=())]
+    name = first.config.domains[0].name
+    runs = []
+    for ap in (15.0, 25.0):
+        ended = make_ended_stage({"seconds": 1.0}, {name: ap})
+        runs.append(replace(first, state="done", view=make_view(first.config, [ended])))
+    untrained = make_view(first.config)
+    runs += [replace(first, state="failed", detail="out of luck", view=untrained)] * 2
+    runs += [replace(other, state="todo")]
     text = describe_suite(survey, runs)
     assert [line.split() for line in text[1:4]] == [
         ["row", "done", "failed", "todo", "ap"],
@@ -192,10 +209,10 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
 )
 def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], does: str) -> None:
     """Oracle: the rule: `run` leaves out what failed, unless --retry-failed asks for it."""
-    runs = [
-        replace(run, state=kind, prepared=True)
-        for run, kind in zip(survey.read_states(), kinds, strict=True)
-    ]
+    runs = []
+    for run, kind in zip(survey.read_states(), kinds, strict=True):
+        run.view.texts = Texts(keys={"a": "key"})
+        runs.append(replace(run, state=kind))
     assert does in name_next_step(survey, runs)
 
 
@@ -236,5 +253,5 @@ def test_only_a_heartbeat_of_now_is_a_sign_of_life(ahead: float, expected, surve
     store.heartbeat_file(run).parent.mkdir(parents=True)
     store.heartbeat_file(run).write_bytes(msgspec.json.encode(beat))
     job = Job("7", "train", ("a", "b"), "running", "", submitted=now, log="")
-    state = survey._read_unfinished(RunState(run, "todo", job=job), [make_run_line(run)])
+    state = survey._read_unfinished(RunState(run, make_view(run), "todo", job=job))
     assert (state.state, state.fraction) == expected

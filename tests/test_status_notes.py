@@ -8,7 +8,6 @@ import shutil
 import pytest
 
 import run_all
-from benchmark.ledger.ledger import Identity
 from benchmark.locks import LeaseLost
 from tests.support.programs import ROOT
 from tests.support.suite_folder import SuiteFolder
@@ -69,7 +68,7 @@ def test_a_study_is_not_asked_to_follow_the_code(monkeypatch, capsys) -> None:
     """Oracle: its records stay what they were, and code that computes the same may look otherwise;
     here all of it does.
     """
-    monkeypatch.setattr(Identity, "had_other_code", lambda *_: True)
+    monkeypatch.setattr("benchmark.ledger.ledger._had_other_code", lambda *_: True)
     assert run_all.main(["status", "demo", "--runs", str(ROOT / "results" / "demo")]) == 0
     told = capsys.readouterr().out
     assert "9 done" in told and "its code was changed" not in told

@@ -26,7 +26,6 @@ from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.pool import do_unit
-from benchmark.jobs.state import StageState
 from benchmark.jobs.work import Train, Worker
 from benchmark.ledger import records
 from benchmark.ledger.runs import make_run_line
@@ -37,6 +36,7 @@ from benchmark.settings.names import list_executor_names
 from benchmark.training.processes import join
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.record_lines import read_lines
+from tests.support.run_states import make_ended_stage, make_view
 from tests.support.suite_folder import ROWS, SuiteFolder, write_suite_of_two, write_task
 
 TABLES = 'tables=["representational_similarity"]'
@@ -182,7 +182,7 @@ def test_an_array_begins_with_the_runs_that_have_most_left(
     assert train == [ids["large"], ids["ER"], ids["Naive"]]
     plan = tiny.plan()
     large, naive, er = plan.states
-    begun = dataclasses.replace(er, stages=(StageState(done=True),))
+    begun = dataclasses.replace(er, view=make_view(er.config, [make_ended_stage({})]))
     plan = dataclasses.replace(plan, states=[large, begun, naive])
     plan.__dict__["wanted"] = plan.states  # they are waiting
     assert [unit.name for unit in plan.waves[-1].units] == [

@@ -17,7 +17,6 @@ from benchmark.files import name_in_errors
 from benchmark.ledger.records import EvaluationLine, StageDone
 from benchmark.ledger.runs import RunRecords, leave_out_older_texts
 from benchmark.ledger.store import Store
-from benchmark.metrics import average_perplexity
 from benchmark.settings.suite import RunConfig
 from benchmark.training.declaration import open_ledger
 from benchmark.training.method import Build
@@ -78,18 +77,14 @@ def list_points(run: RunRecords) -> Iterator[Point]:
 
 
 def _list_values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
-    perplexity = {
-        name: math.inf if value is None else value for name, value in line.perplexity.items()
-    }
-    learned = [perplexity[domain.name] for domain in run.domains[: stage + 1]]
     values = {
         "stage": stage + 1.0,
-        "AP": float(average_perplexity(learned, stage)),
+        "AP": run.compute_ap(line, stage),
         "seconds in the stage": line.charged["seconds"],
         "tokens_per_second": line.tokens_per_second,
     }
-    for name, value in perplexity.items():
-        values[f"perplexity/{name}"] = value
+    for name, value in line.perplexity.items():
+        values[f"perplexity/{name}"] = math.inf if value is None else value
     measured = {"loss": line.loss, "learning_rate": line.learning_rate}
     for name, number in measured.items():
         if number is not None:

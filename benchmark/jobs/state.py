@@ -8,13 +8,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import pairwise, takewhile
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,11 +29,9 @@ from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.ledger import records
-from benchmark.ledger.ledger import Identity, had_other_sources
-from benchmark.ledger.runs import check_other_files
+from benchmark.ledger.runs import RunRecords, check_other_files
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
-from benchmark.metrics import average_perplexity
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import make_row_slug
 from benchmark.settings.suite import RunConfig, Suite
@@ -51,18 +47,6 @@ ScorePlace = tuple[str, str, str, int]  # a task, the way, prompt and seed of a 
 
 
 @dataclass(frozen=True)
-class StageState:
-    """The state of a stage by its records; without any it has not begun."""
-
-    done: bool = False
-    evaluated: bool = False
-    ap: float | None = None  # over the domains so far, of one that is done and evaluated something
-    charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
-    start_line: records.StageLine | None = None
-    wall: float = 0.0  # seconds so far, of evaluations and checkpoints too, but not of breaks
-
-
-@dataclass(frozen=True)
 class Scored:
     """The scores that a model has and lacks."""
 
@@ -75,33 +59,30 @@ class Scored:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands.
+    """Where a run stands: the view of its records, and what is under way for it.
 
     A run in state `todo` was never started. An `interrupted` one goes on with the next `run`.
     """
 
     config: RunConfig
+    view: RunRecords
     state: Literal["todo", "waiting", "running", "unknown", "done", "failed", "interrupted"]
     detail: str = ""
     # a key of each stage, known before text is tokenised: of a shared one the same
     planned: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()  # of its stages, where they are known
-    stages: tuple[StageState, ...] = ()
-    prepared: bool = False  # whether its text is tokenised
-    tokens: tuple[int, ...] = ()  # of each domain, where it is
-    valid_tokens: int = 0  # that an evaluation reads, where it is
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
-    # from the records of the same row and seed that are not of it, in words
-    differences: tuple[str, ...] = ()
-    other_code: int = 0  # stages that its method trained with other code than now
-    other_sources: int = 0  # stages that other sources than those here trained
 
     @property
-    def finished(self) -> tuple[StageState, ...]:
-        """The stages that are done."""
-        return tuple(takewhile(lambda stage: stage.done, self.stages))
+    def finished(self) -> int:
+        """The number of its stages that are done."""
+        return self.view.finished
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether its text is tokenised."""
+        return bool(self.view.texts.keys)
 
 
 def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -> None:
@@ -184,8 +165,7 @@ class Survey:
 
     def read_states(self) -> list[RunState]:
         """The state of each run now."""
-        # runs that share a stage ask once
-        self._read_stage = cache(partial(read_stage, self.store))
+        # runs that share a model ask once
         self._read_scores = cache(
             lambda key, stage, final: read_scores(
                 self.store, self.suite, key, stage, final, self.examples
@@ -199,11 +179,10 @@ class Survey:
             self._job_of |= dict.fromkeys(job.units, job)
         self.ledger = open_ledger(self.store, self.build)  # looks at texts anew
         self.examples = find_example_keys(self.suite, self.configs, self.store)
-        states = []
-        for config in self.configs:
-            identity = self.ledger.identify(config)
-            states.append(self._read_state(config, identity))
-        return states
+        views = self.ledger.view_all(self.configs)
+        return [
+            self._read_state(config, view) for config, view in zip(self.configs, views, strict=True)
+        ]
 
     def plan_keys(self, config: RunConfig) -> list[str]:
         """Stage keys that are known before the text is tokenised.
@@ -214,52 +193,40 @@ class Survey:
         stage_keys = make_stage_keys(config, method, plan_text_keys(config))
         return [stage.key for stage in stage_keys]
 
-    def _read_state(self, config: RunConfig, identity: Identity) -> RunState:
-        """The state of a run, with the records that are of it."""
-        names = tuple(domain.name for domain in config.domains)
-        stages = []
-        for index, key in enumerate(identity.keys):
-            stage = self._read_stage(key, names[: index + 1])
-            stages.append(stage)
+    def _read_state(self, config: RunConfig, view: RunRecords) -> RunState:
+        """The state of a run of which there are these records."""
         run = RunState(
             config=config,
+            view=view,
             state="todo",
-            detail=identity.why,
-            differences=tuple(identity.differences),
+            detail=view.why,
             planned=tuple(self.plan_keys(config)),
-            keys=tuple(identity.keys),
-            stages=tuple(stages),
-            prepared=bool(identity.texts.keys),
-            tokens=identity.texts.sizes,
-            valid_tokens=identity.texts.valid_tokens,
             job=self._job_of.get(f"train-{config.id}"),
-            other_code=sum(identity.had_other_code(stage.start_line) for stage in stages),
-            other_sources=sum(had_other_sources(stage.start_line) for stage in stages),
         )
         # another suite may have trained the last ones, or a kill come before the run's own end
-        if identity.lines and len(run.finished) == len(config.domains):
+        if view.lines and run.finished == len(config.domains):
             run = dataclasses.replace(run, state="done")
         else:
-            run = self._read_unfinished(run, identity.lines)
+            run = self._read_unfinished(run)
         return dataclasses.replace(run, scored=self._read_scored(run))
 
-    def _read_unfinished(self, run: RunState, lines: Sequence[records.LineOfRun]) -> RunState:
-        """The state of a run that is not done, by its last lines, its heartbeat and its job."""
+    def _read_unfinished(self, run: RunState) -> RunState:
+        """The state of a run that is not done, by its last line, its heartbeat and its job."""
         job = run.job
-        failure = lines[-1] if lines else None
-        if isinstance(failure, records.FailedLine):
+        has_begun = bool(run.view.lines)
+        failure = run.view.failure
+        if failure:
             is_retried = job and job.submitted > failure.time
             if not is_retried:
                 reason = " ".join(failure.error.split())
                 return dataclasses.replace(run, state="failed", detail=reason[:300])
-        finished = len(run.finished)
-        next_keys = run.keys[finished : finished + 1]
+        next_keys = run.view.keys[run.finished : run.finished + 1]
         locks = [self.store.stage_folder(key) / "lock" for key in next_keys]
         is_taken = any(Lease(lock).is_taken() for lock in locks)
-        stages_done = f"{finished} of {len(run.config.domains)} stages done"
+        stages_done = f"{run.finished} of {len(run.config.domains)} stages done"
         progress = stages_done
         fraction = 0.0
-        beat = self._read_fresh_beat(run) if lines else None
+        beat = self._read_fresh_beat(run) if has_begun else None
         if beat:
             progress = str(beat)
             fraction = beat.fraction
@@ -267,19 +234,19 @@ class Survey:
         if job and job.state == "running" and len(job.units) > 1 and not is_alive:
             detail = _join("its job has not come to it yet", stages_done)
             return dataclasses.replace(run, state="waiting", detail=detail)
-        if lines and is_taken and not (job and job.is_under_way):
+        if has_begun and is_taken and not (job and job.is_under_way):
             return dataclasses.replace(run, state="running", detail=progress, fraction=fraction)
         if job:
             detail = _join(job.detail, progress if job.state == "running" else stages_done)
             return dataclasses.replace(run, state=job.state, detail=detail, fraction=fraction)
-        if lines:
+        if has_begun:
             return dataclasses.replace(run, state="interrupted", detail=stages_done)
         return run
 
     def _read_fresh_beat(self, run: RunState) -> Heartbeat | None:
         """The heartbeat of a run in progress; none where its last is old, or of another stage."""
         beat = read_heartbeat(self.store.heartbeat_file(run.config))
-        if not beat or beat.stage != len(run.finished):
+        if not beat or beat.stage != run.finished:
             return None
         # what another clock says is to come was not said by a run in progress
         age = time.time() - beat.time
@@ -292,11 +259,9 @@ class Survey:
         last_stage = len(run.config.domains) - 1
         models = []
         for stage in list_scored_stages(self.suite, run.config):
-            if stage >= len(run.finished):
-                continue
-            if run.stages[stage].evaluated:  # else its method left it out
-                model = self._read_scores(run.keys[stage], stage, stage == last_stage)
-                models.append(model)
+            if stage < run.finished and run.view.matrix[stage]:  # else its method left it out
+                key = run.view.keys[stage]
+                models.append(self._read_scores(key, stage, stage == last_stage))
         return tuple(models)
 
 
@@ -318,44 +283,13 @@ def find_last_model(survey: Survey, name: str) -> Path:
         )
     config = configs[rows[0]]
     [run] = [state for state in survey.read_states() if state.config is config]
-    done = len(run.finished)
     total = len(config.domains)
-    if done < total:
+    if run.finished < total:
         raise ConfigError(
-            f"{config.label}: {done} of {total} stages are done: "
+            f"{config.label}: {run.finished} of {total} stages are done: "
             f"`run {suite.called}` trains the rest"
         )
-    return survey.store.stage_folder(run.keys[-1])
-
-
-def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
-    """The stage with this key, after which the domains `learned` were met.
-
-    Raises RecordsError for lines that are damaged or of another stage.
-    """
-    lines = store.read_stage(key)
-    evaluation = records.find_last(lines, records.EvaluationLine)
-    done = records.find_last(lines, records.StageDone)
-    ap = None
-    if done and evaluation:
-        values = [evaluation.perplexity[name] for name in learned]
-        perplexity = [math.inf if value is None else value for value in values]
-        ap = float(average_perplexity(perplexity, len(perplexity) - 1))
-    last_charge = done or evaluation
-    training = [line for line in lines if not isinstance(line, records.LaterLine)]
-    wall = sum(
-        line.time - previous.time
-        for previous, line in pairwise(training)
-        if not isinstance(line, records.ResumedLine)
-    )
-    return StageState(
-        done=done is not None,
-        evaluated=evaluation is not None,
-        ap=ap,
-        charged=last_charge.charged if last_charge else {},
-        start_line=records.find_last(lines, records.StageLine),
-        wall=wall,
-    )
+    return survey.store.stage_folder(run.view.keys[-1])
 
 
 def read_scores(

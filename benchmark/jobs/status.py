@@ -18,6 +18,7 @@ from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.jobs.text_table import align
 from benchmark.jobs.waves import Plan
 from benchmark.ledger.ledger import name_further_seeds
+from benchmark.ledger.runs import list_charges, measure_wall_time
 from benchmark.settings.suite import LISTED, RunConfig, pick_for_stage
 from benchmark.settings.units import UNITS, format_duration
 from benchmark.training.evaluation_time import FORWARD, count_evaluations, count_parameters
@@ -72,8 +73,8 @@ def list_differences(states: Sequence[RunState]) -> list[str]:
     """
     labels: dict[tuple[str, ...], list[str]] = {}  # of runs, by what differs
     for run in states:
-        if run.differences:
-            labels.setdefault(run.differences, []).append(run.config.label)
+        if run.view.differences:
+            labels.setdefault(tuple(run.view.differences), []).append(run.config.label)
     lines = []
     for differences, names in labels.items():
         lines.append(f"records of other settings, {', '.join(names)}:")
@@ -195,11 +196,8 @@ def _average_ap(runs: Sequence[RunState]) -> str:
     """The mean AP of the runs that are done, in words; empty where none has any."""
     values = []
     for run in runs:
-        if run.state != "done" or not run.stages:
-            continue
-        ap = run.stages[-1].ap
-        if ap is not None:
-            values.append(ap)
+        if run.state == "done" and run.view.ap is not None:
+            values.append(run.view.ap)
     if values:
         return f"{statistics.fmean(values):,.1f}"
     return ""
@@ -208,9 +206,9 @@ def _average_ap(runs: Sequence[RunState]) -> str:
 def _describe_run(run: RunState) -> tuple[str, ...]:
     """The cells of a run, below TITLES; `ap` is AP after the last domain that it has finished."""
     unit = UNITS[run.config.budget.unit]
-    amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
+    amount = sum(list_charges(stage).get(unit.name, 0.0) for stage in run.view.stages)
     charged = format_duration(amount) if unit.is_wall_time else unit.format(amount)
-    ap = run.finished[-1].ap if run.finished else None
+    ap = run.view.ap
     job = run.job
     return (
         run.config.label,
@@ -264,16 +262,14 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     are not here.
     """
     notes = _note_failed_scores(states)
-    counts = Counter(state.config.method for state in states if state.other_code)
-    if survey.store.is_archive:
-        counts.clear()  # a study stays what it was, whatever is refactored later
+    counts = Counter(state.config.method for state in states if state.view.other_code)
     for method, count in counts.items():
         notes.append(
             f"! {method}: its code was changed since it was trained ({count} of {len(states)} "
             "runs): if it computes something else now, raise its `version`"
         )
-    edited = sum(state.other_sources > 0 for state in states)
-    if edited and not survey.store.is_archive:
+    edited = sum(state.view.other_sources > 0 for state in states)
+    if edited:
         notes.append(
             f"! benchmark/ was edited since {edited} of {len(states)} runs were "
             "trained: if it computes something else now, train all that you compare with one code "
@@ -347,16 +343,15 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
     seconds: dict[str, float] = {}  # of stages that have ended
     amounts: dict[str, float] = {}  # their budgets
     for run in states:
-        finished = len(run.finished)
         budgets = _list_budgets(run.config)
         for index, (key, amount) in enumerate(zip(run.planned, budgets, strict=True)):
-            if index < finished:
-                stage = run.stages[index]
-                seconds[key] = max(stage.wall, stage.charged["seconds"])
+            if index < run.finished:
+                stage = run.view.stages[index]
+                seconds[key] = max(measure_wall_time(stage), list_charges(stage)["seconds"])
                 amounts[key] = amount
                 shares[key] = 1.0
                 continue
-            share = run.fraction if index == finished else 0.0
+            share = run.fraction if index == run.finished else 0.0
             shares[key] = max(share, shares.get(key, 0.0))
             if run.state not in ENDED:
                 rest[key] = min(amount * (1 - share), rest.get(key, amount))
@@ -390,7 +385,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     lines.append(f"To train: {len(plan.wanted)} of {len(states)} runs, {missing}")
     notes = [state.config.tokenizer_note for state in states]
     for state in states:
-        notes.append(state.config.describe_expected_passes(state.tokens))
+        notes.append(state.config.describe_expected_passes(state.view.texts.sizes))
     notes += _describe_evaluation(plan, executor)
     notes += _describe_unprepared(plan)
     lines += filter(None, dict.fromkeys(notes))
@@ -403,15 +398,15 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
 
 def _describe_unprepared(plan: Plan) -> Iterator[str]:
     """Sentences on what is not known before text is tokenised, and which stages stay."""
-    unprepared = [state for state in plan.wanted if not state.prepared]
+    unprepared = [state for state in plan.wanted if not state.is_prepared]
     if not unprepared:
         return
     missing: dict[str, None] = {}  # names of domains, in their order
     trained: dict[str, None] = {}
     for state in unprepared:
         names = [domain.name for domain in state.config.domains]
-        missing |= dict.fromkeys(names[len(state.keys) :])
-        trained |= dict.fromkeys(names[: len(state.finished)])
+        missing |= dict.fromkeys(names[len(state.view.keys) :])
+        trained |= dict.fromkeys(names[: state.finished])
     if 0 < len(missing) <= LISTED:
         yield f"Not tokenised yet: {', '.join(missing)}."
     if trained:
@@ -423,7 +418,7 @@ def _describe_unprepared(plan: Plan) -> Iterator[str]:
     store = plan.survey.store
     folder = store.run_file(unprepared[0].config).parent
     has_records = any(folder.glob("*.jsonl"))
-    has_keys = all(state.keys for state in unprepared)
+    has_keys = all(state.view.keys for state in unprepared)
     if has_records and not has_keys:
         yield "Whether trained stages stay is known then, too."
 
@@ -438,13 +433,13 @@ def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
     for run in plan.wanted:
         config = run.config
         ladder = config.model.ladder
-        for stage in range(len(run.finished), len(config.domains)):
+        for stage in range(run.finished, len(config.domains)):
             size = ladder[min(stage, len(ladder) - 1)]
             parameters = count_parameters(size, config.tokenizer.vocabulary)
             count = count_evaluations(config.training.evaluations, stage)
             key = run.planned[stage]
-            tokens[key] = run.valid_tokens * count
-            flops[key] = FORWARD * parameters * run.valid_tokens * count
+            tokens[key] = run.view.texts.valid_tokens * count
+            flops[key] = FORWARD * parameters * run.view.texts.valid_tokens * count
     token_count = sum(tokens.values())
     if not token_count:
         return
@@ -465,9 +460,10 @@ def _measure_time_off_clock(states: Sequence[RunState]) -> float:
     """The mean seconds that stages took beside what they charge; 0 where none has ended."""
     seconds: dict[str, float] = {}  # by stage
     for run in states:
-        for key, stage in zip(run.keys, run.finished, strict=False):
-            charged = stage.charged.get("seconds", 0.0)
-            seconds[key] = max(0.0, stage.wall - charged)
+        stages = run.view.stages[: run.finished]
+        for key, stage in zip(run.view.keys, stages, strict=False):
+            charged = list_charges(stage).get("seconds", 0.0)
+            seconds[key] = max(0.0, measure_wall_time(stage) - charged)
     if seconds:
         return statistics.fmean(seconds.values())
     return 0.0
@@ -483,7 +479,7 @@ def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
             continue
         gpus = executor.count_gpus(plan.suite, config)
         budgets = _list_budgets(config)
-        for stage in range(len(run.finished), len(run.planned)):
+        for stage in range(run.finished, len(run.planned)):
             key = run.planned[stage]
             amounts[key] = budgets[stage]
             gpu_seconds[key] = budgets[stage] * gpus

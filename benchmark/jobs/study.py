@@ -125,10 +125,10 @@ def _verify_runs(
         config = configs_by_id[run.id]
         method = build(run.line.method, run.line.options)
         check_budgets(config, run, is_reference=method.group == "references")
-        identity = ledger.identify(config, run.lines)
-        if identity.why:
-            raise ResultsError(f"{suite.name}: {run.id}: {identity.why}")
-        earlier_count += identity.earlier
+        view = ledger.view(config, run.lines)
+        if view.why:
+            raise ResultsError(f"{suite.name}: {run.id}: {view.why}")
+        earlier_count += view.earlier
     outcome = f"{suite.name}: {len(runs)} of {len(configs_by_id)} runs, each within its budget"
     if earlier_count:
         outcome += f", {earlier_count} of an earlier version of their method"

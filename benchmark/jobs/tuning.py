@@ -176,7 +176,7 @@ def judge(survey: Survey) -> dict[str, float]:
     perplexities = {}
     for run in survey.read_states():
         if run.state in ("done", "failed"):
-            ap = run.stages[-1].ap if run.state == "done" else None
+            ap = run.view.ap if run.state == "done" else None
             perplexities[run.config.row] = math.inf if ap is None else ap
     return perplexities
 

@@ -136,7 +136,7 @@ class Plan:
         """One for each text that is not tokenised."""
         configs: dict[str, RunConfig] = {}
         for state in self.wanted:
-            if not state.prepared:
+            if not state.is_prepared:
                 configs.setdefault(hash_texts(state.config), state.config)
         return [Prepare(self.runs, config, key) for key, config in configs.items()]
 
@@ -170,7 +170,7 @@ class Plan:
             config = state.config
             depth = 0
             counts = [users[key] for key in state.planned] + [1]
-            for stage in range(len(state.finished), len(state.planned)):
+            for stage in range(state.finished, len(state.planned)):
                 if counts[stage] <= counts[stage + 1]:
                     continue
                 if depth == len(waves):
@@ -204,7 +204,7 @@ class Plan:
             models = {model.stage: model for model in state.scored}
             for stage in list_scored_stages(self.suite, config):
                 model = models.get(stage)
-                if stage < len(state.finished):
+                if stage < state.finished:
                     is_wanted = model and model.missing and (self.retry_failed or not model.failed)
                 else:
                     is_wanted = state not in self.left_out
@@ -223,7 +223,7 @@ class Plan:
         store = self.survey.store
         units: dict[str, Unit] = {}
         for state in self.states:
-            trained = state.keys[: len(state.finished)]
+            trained = state.view.keys[: state.finished]
             if trained and state.state in ("done", "failed"):
                 last_key = trained[-1]
                 is_wanted = not all(
@@ -246,7 +246,7 @@ def measure_work_left(run: RunState) -> float:
     unit = UNITS[config.budget.unit]
     ladder = config.model.ladder
     work = 0.0
-    for stage in range(len(run.finished), len(config.domains)):
+    for stage in range(run.finished, len(config.domains)):
         amount = pick_for_stage(config.budget.amount, stage)
         if not (unit.in_seconds or unit.charges_flops):
             size = ladder[min(stage, len(ladder) - 1)]

@@ -127,9 +127,8 @@ def _has_ended(config: RunConfig, ledger: Ledger) -> bool:
     """Whether a run has begun, and all its stages are done."""
     if not ledger.store.read_run(config):
         return False  # whether its text is here or not
-    identity = ledger.identify(config)
-    done_count = sum(map(ledger.store.is_stage_done, identity.keys))
-    return bool(identity.lines) and done_count == len(config.domains)
+    run = ledger.view(config)
+    return run.has_begun and run.finished == len(config.domains)
 
 
 def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:

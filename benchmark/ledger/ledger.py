@@ -7,12 +7,12 @@ hashes of, so that "not this run's" is a difference that one can read.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from benchmark.files import SOURCES, hash_sources
 from benchmark.ledger.keys import StageKey
@@ -25,11 +25,12 @@ from benchmark.ledger.records import (
     select_kind,
 )
 from benchmark.ledger.runs import (
+    Loader,
     RunRecords,
+    check_other_files,
     leave_out,
     leave_out_older_texts,
     load_runs,
-    make_empty_run,
     make_run_line,
 )
 from benchmark.ledger.store import Store
@@ -83,35 +84,6 @@ def had_other_sources(start: StageLine | None) -> bool:
     return recorded.startswith(SOURCES) and recorded != find_sources()
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a run is of now, and its records as far as they are of it.
-
-    `keys` are those of its stages. Before its text is tokenised they are those of the first stages,
-    as far as their domains are: a stage does not depend on later ones. `why`: its records are not
-    of it, and `differences` what differs. `earlier`: they are of an earlier version of its method,
-    in an archive. `code`: a hash of its method's code.
-    """
-
-    keys: list[str]
-    lines: list[LineOfRun]
-    texts: Texts
-    method: str
-    code: str
-    why: str = ""
-    differences: list[str] = field(default_factory=list)
-    earlier: bool = False
-
-    def had_other_code(self, start: StageLine | None) -> bool:
-        """Whether the run's method trained a stage with other code than now.
-
-        No where the stage's method is unknown, as in older archives.
-        """
-        if start is None:
-            return False
-        return start.method == self.method and start.method_code != self.code
-
-
 class Ledger:
     """The records below a folder of `--runs`, each held against what its run is of now."""
 
@@ -120,43 +92,50 @@ class Ledger:
         self.texts = texts
         self.methods = methods
 
-    def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
-        """The identity of a run, and whether its records are of its text and method's version.
+    def view(
+        self,
+        config: RunConfig,
+        lines: list[LineOfRun] | None = None,
+        loader: Loader | None = None,
+    ) -> RunRecords:
+        """The view of a run: the keys of its stages, and its records if they are of it.
 
-        If a text is not here, what is recorded of it is believed. In an archive it always is. An
-        archive also keeps runs of an earlier version of their method, whose code and keys were
-        others. `lines` are the run's, if they are read already. Raises NotHere for a text that is
-        not here and not recorded.
+        If they are not of its text, settings or method's version, `why` says so, and it has no
+        `lines`. Its stages are then those that another run may have trained. If a text is not here,
+        what is recorded of it is believed. In an archive it always is. An archive also keeps runs
+        of an earlier version of their method, whose code and keys were others. `lines` are the
+        run's, if they are read already. `loader` has read what other runs share. Raises NotHere for
+        a text that is not here and not recorded.
         """
-        texts = self.texts.find(config)
         if lines is None:
             lines = self.store.read_run(config)
         run_line = find_last(lines, RunLine)
-        is_archive = self.store.is_archive
-        is_new = not (run_line or is_archive)
-        stage_keys: list[StageKey] = []
-        believed: list[str] = []
-        text_keys = dict(texts.keys)
-        if not text_keys and run_line and (is_archive or self._agrees(config, run_line)):
-            believed = run_line.stages
+        loader = loader or Loader(self.store)
+        run = loader.load(run_line, lines) if run_line else None
+        texts = self.texts.find(config)
+        is_believed = run_line and not texts.keys and self._agrees(config, run_line)
+        text_keys = texts.keys
+        if run_line and is_believed:
             text_keys = run_line.tokens
-        elif not text_keys and is_new:
+        elif not (text_keys or run_line or self.store.is_archive):
             if texts.problem:
                 raise texts.problem
             # a domain that was added leaves the stages before it as they are
             text_keys = self.texts.find_first_keys(config)
+        stage_keys: list[StageKey] = []
         if text_keys:
             count = sum(domain.name in text_keys for domain in config.domains)
             learned = [text_keys.get(text.name, "") for text in config.learned]
             stage_keys = self.methods.make_keys(config, learned)[:count]
-        keys = [stage.key for stage in stage_keys] or believed
+        keys = [stage.key for stage in stage_keys]
         code = self.methods.hash_code(config)
+        is_earlier = False
         why = ""
-        earlier = False
         differences: list[str] = []
-        if run_line and keys != run_line.stages and self._keeps(run_line, code):
-            earlier = True
-            keys = run_line.stages
+        if run_line and keys != run_line.stages:
+            is_earlier = self._keeps(run_line, code)
+            if is_earlier or (is_believed and not keys):
+                keys = run_line.stages
         if run_line and not keys:
             why = NOT_PREPARED
         elif run_line and (keys != run_line.stages or run_line.tokens not in ({}, text_keys)):
@@ -169,19 +148,29 @@ class Ledger:
             differences = self._compare_settings(config)
             if differences:
                 why = f"its row and seed have records of {name_differences(differences)}"
-        return Identity(
-            keys=keys,
-            lines=[] if why else lines,
-            texts=texts,
-            method=config.method,
-            code=code,
-            why=why,
-            differences=differences,
-            earlier=earlier,
-        )
+        if run is None or why:
+            line = structs.replace(make_run_line(config), stages=keys)
+            run = loader.load(line, [] if why else lines)
+        run.texts = texts
+        run.earlier = is_earlier
+        run.why = why
+        run.differences = differences
+        run.reads_domain = self.methods.reads_domain(config)
+        if not self.store.is_archive:  # its report is what its records give, whatever changes later
+            starts = [find_last(stage, StageLine) for stage in run.stages]
+            run.other_sources = sum(map(had_other_sources, starts))
+            run.other_code = any(_had_other_code(start, config.method, code) for start in starts)
+        return run
+
+    def view_all(self, configs: Sequence[RunConfig]) -> list[RunRecords]:
+        """The views of these runs; what they share is read once."""
+        loader = Loader(self.store)
+        return [self.view(config, loader=loader) for config in configs]
 
     def _agrees(self, config: RunConfig, run_line: RunLine) -> bool:
-        """Whether each text that is here is the recorded one."""
+        """Whether this is an archive, or each text that is here is the recorded one."""
+        if self.store.is_archive:
+            return True
         texts = self.texts.find_prepared_keys(config)
         return all(run_line.tokens.get(name) in keys for name, keys in texts.items())
 
@@ -217,40 +206,27 @@ class Ledger:
             return []
         return find_differences(describe_run(recorded), describe_run(config))
 
-    # Views of whole runs
-
-    def judge(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
-        """The run, or an empty one that says why its records are not of its settings.
-
-        Without `config` the settings are those that were recorded with the run. If these name a
-        method, a start model or a table of step times that is not here, the run is believed.
-        """
-        try:
-            config_of_run = config or RunConfig.model_validate(run.line.config)
-            identity = self.identify(config_of_run, run.lines)
-        except (ConfigError, ValueError):
-            if config:
-                raise
-            return run
-        if identity.why:
-            return leave_out(run, identity.why, identity.differences)
-        starts = [find_last(stage, StageLine) for stage in run.stages]
-        # not in an archive: its report is what its records give, whatever code changes later
-        is_archive = self.store.is_archive
-        other_code = not is_archive and any(map(identity.had_other_code, starts))
-        trained = [start for start in starts if start]
-        other_sources = not is_archive and all(map(had_other_sources, trained))
-        return dataclasses.replace(
-            run,
-            other_code=other_code,
-            other_sources=bool(trained) and other_sources,
-            earlier=identity.earlier,
-            reads_domain=self.methods.reads_domain(config_of_run),
-        )
+    # What tables show
 
     def read_recorded(self, suite: str) -> list[RunRecords]:
-        """All runs of a suite that are recorded, held against their recorded settings."""
-        return [self.judge(run) for run in load_runs(self.store.root, suite)]
+        """All runs of a suite that are recorded, held against their recorded settings.
+
+        If these name a method, a start model or a table of step times that is not here, the run is
+        believed.
+        """
+        loader = Loader(self.store)
+        runs = []
+        for run in load_runs(self.store.root, suite):
+            try:
+                config = RunConfig.model_validate(run.line.config)
+                viewed_run = self.view(config, run.lines, loader)
+            except (ConfigError, ValueError):
+                runs.append(run)
+                continue
+            if not viewed_run.has_begun:
+                viewed_run = leave_out(run, viewed_run.why, viewed_run.differences)
+            runs.append(viewed_run)
+        return runs
 
     def read_all(self) -> Iterator[RunRecords]:
         """All runs that are recorded, by suite."""
@@ -260,22 +236,25 @@ class Ledger:
     def read_suite(self, suite: str, configs: Sequence[RunConfig]) -> list[RunRecords]:
         """These runs of a suite, an empty one where there are no records.
 
-        Seeds of a row are of one text: see `leave_out_older_texts`.
+        Seeds of a row are of one text: see `leave_out_older_texts`. Raises RecordsError for records
+        that no report takes, see `check_other_files`.
         """
-        recorded = {run.id: run for run in load_runs(self.store.root, suite)}
+        check_other_files(self.store, suite, {config.id for config in configs})
         runs = []
-        for config in configs:
-            run = recorded.get(config.id)
-            if run:
-                runs.append(self.judge(run, config))
-            else:
-                empty = make_empty_run(make_run_line(config))
-                empty.differences = self._compare_settings(config)
-                if empty.differences:
-                    settings = name_differences(empty.differences)
-                    empty.why = f"its row and seed have records of {settings}"
-                runs.append(empty)
+        for run in self.view_all(configs):
+            # stages that other runs have trained for it are not yet its own
+            runs.append(run if run.has_begun else leave_out(run, run.why, run.differences))
         return leave_out_older_texts(runs)
+
+
+def _had_other_code(start: StageLine | None, method: str, code: str) -> bool:
+    """Whether a run's method trained a stage with other code than now.
+
+    No where the stage's method is unknown, as in older archives.
+    """
+    if start is None:
+        return False
+    return start.method == method and start.method_code != code
 
 
 def _is_measured_otherwise(run_line: RunLine, texts: Texts) -> bool:
@@ -351,8 +330,7 @@ def name_further_seeds(configs: Sequence[RunConfig], ledger: Ledger) -> list[str
             run = config.model_copy(update={"seed": seed})
             if run.id not in names:
                 continue
-            lines = ledger.identify(run).lines
-            if select_kind(lines, RunDone):
+            if select_kind(ledger.view(run).lines, RunDone):
                 trained_seeds.add(seed)
     if not trained_seeds:
         return []

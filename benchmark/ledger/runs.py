@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,6 +28,8 @@ from benchmark.ledger.records import (
     select_kind,
 )
 from benchmark.ledger.store import Store
+from benchmark.ledger.texts import Texts
+from benchmark.metrics import average_perplexity
 from benchmark.settings.suite import RunConfig
 
 
@@ -49,18 +53,22 @@ def make_run_line(config: RunConfig) -> RunLine:
 
 @dataclass(kw_only=True)
 class RunRecords:
-    """All records of one run.
+    """The one view of a run: what it is of, and all records of that.
 
-    `line` is the run's own. `stages[i]` holds the lines of the i-th stage in the order of training,
-    without what a resume took back; it is empty for a stage that has not started. `scores[i]` are
-    the downstream scores of that stage's model, of all suites and settings, `baselines` those that
-    need no model. Of two scores with one key the last counts. `start` is what the untouched start
-    model measured, None where there is none. `similarities[i]` are the last lines of each kind that
-    were measured of that stage's model on the run's own texts.
+    `line` is the run's own, or what that is to say of a run that has not started. `lines` are all
+    of its file, none where it has not started or where they are not of it. `stages[i]` holds the
+    lines of the i-th stage in the order of training, without what a resume took back; it is empty
+    for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
+    of all suites and settings, `baselines` those that need no model. Of two scores with one key the
+    last counts. `start` is what the untouched start model measured, None where there is none.
+    `similarities[i]` are the last lines of each kind that were measured of that stage's model on
+    the run's own texts.
+
+    A ledger says the rest, see `benchmark.ledger.ledger.Ledger.view`.
     """
 
     line: RunLine
-    lines: list[records.LineOfRun] = field(default_factory=list)  # all of its file
+    lines: list[records.LineOfRun] = field(default_factory=list)
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
     # likewise, of all settings
@@ -69,12 +77,13 @@ class RunRecords:
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: records.Measures = None
     failure: records.FailedLine | None = None
+    texts: Texts = field(default_factory=Texts)  # as they are on this machine
     other_code: bool = False  # whether its method trained a stage with other code than now
-    other_sources: bool = False  # whether other sources than those here trained all its stages
+    other_sources: int = 0  # stages that other sources than those here trained
     reads_domain: bool = False  # whether its method tells its model a text's domain at evaluation
     earlier: bool = False  # whether it is of an earlier version of its method, in an archive
-    why: str = ""  # its records are not shown
-    # from the settings of records that are not shown, in words
+    why: str = ""  # the records that it had are not of it
+    # from the settings of these records, in words
     differences: list[str] = field(default_factory=list)
 
     @property
@@ -98,14 +107,70 @@ class RunRecords:
         return self.line.domains
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its records say of which stages it is; what fails before leaves another line."""
+        return find_last(self.lines, RunLine) is not None
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its stages, as far as they are known.
+
+        Before its text is tokenised they are those of the first stages: a stage does not depend on
+        later ones.
+        """
+        return self.line.stages
+
+    @property
     def matrix(self) -> list[records.Measures]:
         """The last evaluation of each finished stage; None for a stage that trained nothing."""
         return [find_last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
 
     @property
     def finished(self) -> int:
-        """Number of stages that ran to their end."""
-        return sum(find_last(stage, StageDone) is not None for stage in self.stages)
+        """Number of stages that ran to their end; other runs may have trained the last ones."""
+        count = 0
+        for stage in self.stages:
+            if find_last(stage, StageDone) is None:
+                break
+            count += 1
+        return count
+
+    @property
+    def ap(self) -> float | None:
+        """AP after the last finished stage; None without one, or where it evaluated nothing."""
+        if not self.finished:
+            return None
+        evaluation = self.matrix[-1]
+        if not isinstance(evaluation, EvaluationLine):
+            return None
+        return self.compute_ap(evaluation, self.finished - 1)
+
+    def compute_ap(self, evaluation: EvaluationLine, stage: int) -> float:
+        """AP of an evaluation in a stage, over the domains so far.
+
+        NaN where the records lack one of them, infinite where one overflowed.
+        """
+        perplexities = []
+        for domain in self.domains[: stage + 1]:
+            value = evaluation.perplexity.get(domain.name, math.nan)
+            perplexities.append(math.inf if value is None else value)
+        return float(average_perplexity(perplexities, stage))
+
+
+def list_charges(stage: Sequence[LineOfStage]) -> dict[str, float]:
+    """What a stage has charged so far, by unit."""
+    last_charge = find_last(stage, StageDone) or find_last(stage, EvaluationLine)
+    return {**last_charge.charged} if last_charge else {}
+
+
+def measure_wall_time(stage: Sequence[LineOfStage]) -> float:
+    """Seconds of a stage so far, of evaluations and checkpoints too, but not of breaks."""
+    training = [line for line in stage if not isinstance(line, records.LaterLine)]
+    return sum(
+        line.time - previous.time
+        for previous, line in pairwise(training)
+        if not isinstance(line, records.ResumedLine)
+    )
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
@@ -119,39 +184,67 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     No runs: an empty list. Raises RecordsError for damaged files, for copies of a run's file, and
     for records that do not belong together.
     """
-    store = Store(runs)
+    loader = Loader(Store(runs))
     loaded: list[RunRecords] = []
-    read_stage = functools.cache(store.read_stage)
-    baselines = _read_baselines(store)
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
-        lines = store.read_run_file(path)
+        lines = loader.store.read_run_file(path)
         line = find_last(lines, RunLine)
-        if line is None:
-            continue
-        run = RunRecords(line=line, lines=lines, baselines=baselines)
-        run.failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
+        if line:
+            loaded.append(loader.load(line, lines))
+    return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
+
+
+class Loader:
+    """Loads runs of a store; it reads a file that runs share once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.read_stage = functools.cache(store.read_stage)
+        self._read_scores = functools.cache(self._read_scores_of_model)
+        self._read_measures = functools.cache(self._read_measures_of_model)
+
+    @functools.cached_property
+    def baselines(self) -> list[records.BaselineLine]:
+        """The scores that need no model, the last one of each key."""
+        newest: dict[tuple[str, ...], records.BaselineLine] = {}
+        for line in records.read(self.store.scores_file("baselines"), records.BASELINES):
+            newest[line.task, line.task_key, line.metric, line.window, line.name] = line
+        return list(newest.values())
+
+    def load(self, line: RunLine, lines: Sequence[records.LineOfRun]) -> RunRecords:
+        """All records of the run of a line, whose file has these `lines`.
+
+        Raises RecordsError for damaged files, and for records that do not belong together.
+        """
+        run = RunRecords(line=line, lines=[*lines], baselines=self.baselines)
+        if lines and isinstance(lines[-1], records.FailedLine):
+            run.failure = lines[-1]
         if line.start:
-            file = store.start_file(line.start)
+            file = self.store.start_file(line.start)
             measures = select_kind(records.read(file, records.STAGE), records.LaterLine)
             untouched = _select_measured(line, measures)
             run.start = untouched if untouched.perplexity else None
         for key in line.stages:
-            stage = _select_texts(line, read_stage(key))
-            scored = records.read(store.scores_file(key), records.SCORES)
-            scores = select_kind(scored, records.ScoreLine)
-            measured = records.read(store.measures_file(key), records.MEASURES)
-            run.stages.append(stage)
+            stage = self.read_stage(key)
+            # of a run that has not started nobody knows on which texts it is to be measured
+            run.stages.append(_select_texts(line, stage) if lines else stage)
+            scored = self._read_scores(key)
             newest = {}
-            for score in scores:
+            for score in select_kind(scored, records.ScoreLine):
                 newest[(score.task, score.prompt, score.seed, score.key)] = score
             run.scores.append([*newest.values()])
             run.zero_shot.append(select_kind(scored, records.ZeroShotLine))
-            own_measures = select_measures(line, measured)
+            own_measures = select_measures(line, self._read_measures(key))
             newest_measures = {type(measure): measure for measure in own_measures}
             run.similarities.append([*newest_measures.values()])
-        _check_places(path, run)
-        loaded.append(run)
-    return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
+        _check_places(self.store.run_file(run), run)
+        return run
+
+    def _read_scores_of_model(self, key: str) -> list[records.LineOfScores]:
+        return records.read(self.store.scores_file(key), records.SCORES)
+
+    def _read_measures_of_model(self, key: str) -> list[records.LineOfMeasures]:
+        return records.read(self.store.measures_file(key), records.MEASURES)
 
 
 def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
@@ -162,14 +255,6 @@ def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
     for path in sorted((store.root / "suites" / suite).glob("*.jsonl")):
         if path.stem not in runs:
             store.read_run_file(path)
-
-
-def _read_baselines(store: Store) -> list[records.BaselineLine]:
-    """The scores that need no model, the last one of each key."""
-    newest: dict[tuple[str, ...], records.BaselineLine] = {}
-    for line in records.read(store.scores_file("baselines"), records.BASELINES):
-        newest[line.task, line.task_key, line.metric, line.window, line.name] = line
-    return list(newest.values())
 
 
 def select_measures(
