@@ -45,7 +45,7 @@ REPLACED = {
     "budget.amount=10 ": "budget.amount=0.05 ",
 }
 # Likewise in programs: the files of a package that a page reads.
-REPLACED_IN_PROGRAMS = {"[:300]": "[:100]"}
+REPLACED_IN_PROGRAMS = {"[:300]": "[:50]"}
 ON_THE_HUB = "allenai/OLMo-2-0425-1B"  # here it is a small one of its kind, in the Hub's cache
 
 # Commands that are not run, by their beginning, and why.
@@ -85,8 +85,9 @@ SMALLER = {
         r"\nmethods = \[.*?\]": '\nmethods = ["naive", "er"]',
         r"\ndomains = \[.*?\n\]": f"\ndomains = [{', '.join(map(DOMAIN.format, DEMO))}]",
         r"\ntasks = \[.*?\n\]": "",
-        r"\ntables = \[.*?\n\]": '\ntables = ["main_pretraining", "trend_ap"]',
-        r"\namount = \[.*?\]": "\namount = 0.05",
+        r"\ntables = \[.*?\n\]": '\ntables = ["main_pretraining"]',
+        r"\nevaluations = \d+": "\nevaluations = 1",
+        r"\namount = \[.*?\]": "\namount = 0.02",
         r"\n\[data\]\n": '\n[data]\nnear_copies = "keep"\n',  # of so little text much is left out
     },
     "base.toml": {
@@ -99,7 +100,7 @@ SMALLER = {
         r"max_valid_bytes = [\d_]+": "max_valid_bytes = 6_000",
         r"\bamount = \[.*?\]": "amount = 0.1",
         "learning_rate = 2e-3 }": "learning_rate = 2e-3, evaluations = 1 }",
-        "memory_tokens = 50_000": "memory_tokens = 5_000, max_train_tokens = 400_000",
+        "memory_tokens = 50_000": "memory_tokens = 1_000",
     },
     "mine.toml": WRITTEN,
     "news.toml": WRITTEN,
