@@ -10,6 +10,7 @@ import pytest
 from tests.support import processes
 from tests.support.programs import start_in
 from tests.support.suite_folder import SuiteFolder, copy_code, wait_until, write_texts
+from tests.support.thorough import only_thorough
 
 PATIENCE = 250.0  # seconds
 
@@ -52,6 +53,7 @@ def expect_end(process: subprocess.Popen[str], work_is_under_way: Callable[[], b
     return said[1]
 
 
+@only_thorough
 def test_a_pair_of_processes_ends_with_its_parent(tmp_path) -> None:
     """Two processes work, as in `check`, and SIGTERM comes. Oracle: the system's processes."""
     program = tmp_path / "pair.py"
