@@ -45,7 +45,10 @@ NAIVE, ER, MAS = ('{ method = "naive" }', '{ method = "er" }', '{ method = "mas"
 @pytest.fixture
 def tiny(tmp_path) -> SuiteFolder:
     write_texts(tmp_path)
-    return SuiteFolder(tmp_path / "tiny", tmp_path).write(NAIVE, ER, MAS)
+    tiny = SuiteFolder(tmp_path / "tiny", tmp_path).write(NAIVE, ER, MAS)
+    text = tiny.file.read_text()
+    tiny.file.write_text(text.replace("[40, 200]", "[10, 20]").replace("ations = 20", "ations = 1"))
+    return tiny
 
 
 # What each has of the machine
