@@ -38,6 +38,18 @@ def texts(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tokenised(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("tokenised")
+
+
+@pytest.fixture
+def tiny_folder(tokenised, tmp_path) -> Path:
+    """A folder for `TinyRuns`, whose text the first test that needs it tokenises for all."""
+    (tmp_path / "data").symlink_to(tokenised)
+    return tmp_path
+
+
 @pytest.fixture
 def tiny(cluster, texts, tmp_path) -> Iterator[SuiteFolder]:
     with new_suite_folder(tmp_path, texts) as tiny:

@@ -37,11 +37,11 @@ def toy() -> Iterator[str]:
     sys.modules.pop("benchmark.models.architectures.starcoder2", None)
 
 
-def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -> None:
+def test_one_from_outside_trains_evaluates_and_grows(toy: str, tiny_folder: Path) -> None:
     """Oracle: a run's own records: perplexities fall below that of the first step, and growth keeps
     the function.
     """
-    tiny = TinyRuns("elle_exact", methods.build, tmp_path)
+    tiny = TinyRuns("elle_exact", methods.build, tiny_folder)
     run = tiny.make_run(tiny.make_config(toy), "run")
     run.train()
     for index, key in enumerate(run.keys):

@@ -43,12 +43,12 @@ class Mixes(LifelongMethod):
         return super().loss(learner, batch)
 
 
-def test_sources_are_batches_of_their_own(tmp_path) -> None:
+def test_sources_are_batches_of_their_own(tiny_folder) -> None:
     """Oracle: shares of eight rows, by hand: four of the new domain, two of all memory and four of
     the first domain's, all of them text that is paid for.
     """
     sources = (Source("new", 0.5), Source("memory", 0.25), Source("json", 0.5))
-    tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tmp_path)
+    tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train()
     last = run.store.stage_folder(run.keys[-1])
@@ -65,10 +65,10 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     assert done and done["charged"]["tokens"] == 10 * 10 * 16
 
 
-def test_one_source_is_the_batch_itself(tmp_path) -> None:
+def test_one_source_is_the_batch_itself(tiny_folder) -> None:
     """Oracle: Naive, bit for bit: its rows are those of a source of the new domain."""
-    tiny = TinyRuns("mixes", lambda name, options: Mixes((Source("new"),)), tmp_path)
-    naive = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("mixes", lambda name, options: Mixes((Source("new"),)), tiny_folder)
+    naive = TinyRuns("naive", methods.build, tiny_folder)
     for expected, actual in zip(
         naive.train(naive.make_config(), "naive"),
         tiny.train(tiny.make_config(), "mixes"),

@@ -31,16 +31,16 @@ class Branches(LifelongMethod):
         return [adapt, anneal] if self.branch else [adapt]
 
 
-def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
+def test_the_next_stage_goes_on_from_before_the_branch(tiny_folder) -> None:
     """Oracle: a method without the branch, in 6 of 10 steps a stage: weights and moments, bit for
     bit; the branch itself is another model.
     """
-    tiny = TinyRuns("branches", lambda name, options: Branches(), tmp_path)
+    tiny = TinyRuns("branches", lambda name, options: Branches(), tiny_folder)
     branched = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     branched.train()
     config = tiny.make_config()
     config = config.model_copy(update={"budget": config.budget.model_copy(update={"amount": 6.0})})
-    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).make_run(
+    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tiny_folder).make_run(
         config, "plain"
     )
     plain.train()

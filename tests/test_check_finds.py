@@ -169,61 +169,64 @@ def make_tiny(name: str, folder: Path) -> TinyRuns:
 
 
 @only_thorough
-def test_two_processes_are_compared_by_what_they_predict(tmp_path) -> None:
+def test_two_processes_are_compared_by_what_they_predict(tiny_folder) -> None:
     """Oracle: by hand. A bias of attention's keys changes no softmax, so that L2-SP is fair
     whatever Adam makes of it. Noise of another seed's run is not: two fresh processes do not have
     it.
     """
-    fair, wrong = make_tiny("L2SP", tmp_path / "fair"), make_tiny("KeepsNoise", tmp_path / "wrong")
+    fair, wrong = (
+        make_tiny("L2SP", tiny_folder / "fair"),
+        make_tiny("KeepsNoise", tiny_folder / "wrong"),
+    )
     with pytest.raises(AssertionError, match="KeepsNoise in two processes: .*of one seed"):
         conformance.two_processes_equal_one(fair, wrong)
 
 
-def test_a_copy_of_weights_that_cannot_be_sharded_is_told(tmp_path) -> None:
+def test_a_copy_of_weights_that_cannot_be_sharded_is_told(tiny_folder) -> None:
     """Oracle: torch: a process holds a part of each weight, and the copy the whole."""
     sharded = "HidesCopies with sharded weights .*needs_full_weights"
     with pytest.raises(ProcessRaisedException, match=sharded):
-        conformance.two_processes_equal_one(make_tiny("HidesCopies", tmp_path))
+        conformance.two_processes_equal_one(make_tiny("HidesCopies", tiny_folder))
 
 
 @pytest.mark.parametrize(
     ("name", "where"),
     [("SeedsStages", "stage 0: start_stage"), ("SeedsSteps", "stage 0, phase adapt, step 0")],
 )
-def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tmp_path) -> None:
+def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tiny_folder) -> None:
     """Oracle: by hand: the first place where the method seeds torch's generator by a constant."""
     with pytest.raises(AssertionError, match=f"^{where}: "):
-        conformance.draws_other_numbers_with_each_seed(make_tiny(name, tmp_path))
+        conformance.draws_other_numbers_with_each_seed(make_tiny(name, tiny_folder))
 
 
-def test_dropout_that_a_resume_cannot_draw_again_is_told(tmp_path) -> None:
+def test_dropout_that_a_resume_cannot_draw_again_is_told(tiny_folder) -> None:
     """Oracle: the run without a kill. Without dropout the method draws nothing, and the two are the
     same.
     """
     with pytest.raises(AssertionError, match="after kills"):
-        conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny("DrawsOn", tmp_path))
+        conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny("DrawsOn", tiny_folder))
 
 
-def test_a_teacher_that_is_the_student_does_nothing(tmp_path) -> None:
+def test_a_teacher_that_is_the_student_does_nothing(tiny_folder) -> None:
     """Oracle: by hand: p - p is 0, but for rounding, which Adam makes steps of."""
     with pytest.raises(AssertionError, match="after 3 stages .*Naive's"):
-        conformance.is_naive_where_it_says(make_tiny("TeachesItself", tmp_path))
+        conformance.is_naive_where_it_says(make_tiny("TeachesItself", tiny_folder))
 
 
-def test_naives_loss_in_another_form_is_naives(tmp_path) -> None:
+def test_naives_loss_in_another_form_is_naives(tiny_folder) -> None:
     """By hand: a cross-entropy is the log of a sum of exponents less the target's logit."""
-    conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tmp_path))
+    conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tiny_folder))
 
 
 @pytest.mark.parametrize(
     ("name", "cure"), [("SilentPNN", "return True"), ("SaysTold", "return False")]
 )
-def test_whether_a_model_reads_the_domain_is_tried(name: str, cure: str, tmp_path) -> None:
+def test_whether_a_model_reads_the_domain_is_tried(name: str, cure: str, tiny_folder) -> None:
     """Oracle: how the models are made: PNN reads a text with its domain's column, Naive's has one
     network.
     """
     with pytest.raises(AssertionError, match=cure):
-        conformance.is_told_domains_where_it_says(make_tiny(name, tmp_path))
+        conformance.is_told_domains_where_it_says(make_tiny(name, tiny_folder))
 
 
 def test_which_methods_read_the_domain() -> None:

@@ -152,20 +152,20 @@ class CountsInAnObject(LifelongMethod):
     ],
 )
 def test_the_audit_catches_what_a_run_cannot_see(
-    cheat: type[LifelongMethod], message: str, tmp_path
+    cheat: type[LifelongMethod], message: str, tiny_folder
 ) -> None:
     """By hand: each method breaks one rule of the clock, and the audit must name the place where it
     does.
     """
     with pytest.raises(AssertionError, match=message):
-        works_on_the_clock_alone(TinyRuns("cheat", lambda name, options: cheat(), tmp_path))
+        works_on_the_clock_alone(TinyRuns("cheat", lambda name, options: cheat(), tiny_folder))
 
 
 def charged(run, stage: int = 0) -> dict[str, float]:
     return read_lines(run.store.stage_file(run.keys[stage]))[-1]["charged"]
 
 
-def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
+def test_the_clock_charges_what_is_fetched_ahead(tiny_folder, monkeypatch) -> None:
     """Oracle: of six seconds three go into fetching and one into phases; steps of a second take the
     other two.
     """
@@ -177,7 +177,7 @@ def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Stream, "draw_memory_text", fetch)
     for clock in ("perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, lambda: Watch.now)
-    tiny = TinyRuns("cheat", lambda name, options: FetchesAhead(), tmp_path)
+    tiny = TinyRuns("cheat", lambda name, options: FetchesAhead(), tiny_folder)
     run = tiny.make_run(
         tiny.make_config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run"
     )

@@ -46,25 +46,29 @@ TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
     conformance.compiled_equals_eager: OWN_LOSS_OR_NETWORK,
     conformance.checkpoints_compute_what_was_recorded: GROWS,
     conformance.resumes_identically_from_a_kill_in_each_phase: GROWS,
+    # tests/test_pages_run.py tries these on the method of docs/adding_a_method.md
+    conformance.trains_the_same_twice: set(),
+    conformance.bf16_is_finite: set(),
+    conformance.draws_other_numbers_with_each_seed: set(),
 }
 
 
 @pytest.mark.parametrize("name", these_of(GROWS, methods.list_names()))
-def test_conforms(name: str, tmp_path) -> None:
-    tiny = TinyRuns(name, methods.build, tmp_path)
+def test_conforms(name: str, tiny_folder) -> None:
+    tiny = TinyRuns(name, methods.build, tiny_folder)
     for check in ALONE:
         if THOROUGH or name in TRIED_BY.get(check, TRIED):
             check(tiny)
     tiny.train_undisturbed("bert")  # masked tokens, not the next ones
 
 
-def test_two_processes_equal_one(tmp_path) -> None:
+def test_two_processes_equal_one(tiny_folder) -> None:
     """Oracle: the weights of one process. One pair of processes trains every method that does not
     train as another.
     """
     names = these_of({"elle", "agem"}, methods.list_names())
     several = [
-        TinyRuns(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]
+        TinyRuns(name, made_up_methods.build, tiny_folder / name) for name in [*names, "everything"]
     ]
     conformance.two_processes_equal_one(*several)
 
@@ -201,26 +205,26 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
     ],
 )
 def test_each_check_can_fail(
-    how: str, check: Callable[[TinyRuns], None], message: str, tmp_path
+    how: str, check: Callable[[TinyRuns], None], message: str, tiny_folder
 ) -> None:
     """Oracle: a method that breaks one promise fails that promise's check, which says what is
     wrong.
     """
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
-        check(TinyRuns("wrong", functools.partial(build, how), tmp_path))
+        check(TinyRuns("wrong", functools.partial(build, how), tiny_folder))
 
 
 @pytest.mark.parametrize(
     "without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}]
 )
 def test_a_stage_without_a_row_of_its_domain_is_told(
-    without: dict[str, Any], tmp_path, monkeypatch
+    without: dict[str, Any], tiny_folder, monkeypatch
 ) -> None:
     """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase
     has its rows.
     """
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: [Phase("adapt", **without)])
-    tiny = TinyRuns("wrong", functools.partial(build, ""), tmp_path)
+    tiny = TinyRuns("wrong", functools.partial(build, ""), tiny_folder)
     with pytest.raises(AssertionError, match="stage 1: .*new domain"):
         conformance.phases_fill_each_stage(tiny)
     both = [Phase("recover", 0.5, **without), Phase("adapt", 0.5, memory=0.5)]
@@ -228,7 +232,7 @@ def test_a_stage_without_a_row_of_its_domain_is_told(
     conformance.phases_fill_each_stage(tiny)
 
 
-def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
+def test_what_only_observes_meets_no_dropout(tiny_folder) -> None:
     """Oracle: the model's mode, as methods meet it: training in every loss, evaluation in every
     `on_batch`.
     """
@@ -246,7 +250,7 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
             seen.append(("loss", learner.model.training))
             return super().loss(learner, batch)
 
-    TinyRuns("looks", lambda name, options: Looks(), tmp_path).train_undisturbed()
+    TinyRuns("looks", lambda name, options: Looks(), tiny_folder).train_undisturbed()
     assert set(seen) == {("on_batch", False), ("loss", True)}
 
 
@@ -276,9 +280,9 @@ class NoTeacher(LifelongMethod):
         )
 
 
-def test_a_method_that_does_nothing_is_told(tmp_path, monkeypatch) -> None:
+def test_a_method_that_does_nothing_is_told(tiny_folder, monkeypatch) -> None:
     """Oracle: Naive's weights; a method that means to be Naive declares it."""
-    tiny = tiny_runs_of(NoTeacher, tmp_path)
+    tiny = tiny_runs_of(NoTeacher, tiny_folder)
     with pytest.raises(AssertionError, match="3 stages .*Naive's"):
         conformance.is_naive_where_it_says(tiny)
     monkeypatch.setattr(NoTeacher, "may_equal_naive", True)
@@ -294,9 +298,9 @@ class OwnOptimizer(LifelongMethod):
         return {}
 
 
-def test_a_method_with_an_optimizer_of_its_own_does_something(tmp_path) -> None:
+def test_a_method_with_an_optimizer_of_its_own_does_something(tiny_folder) -> None:
     """Oracle: the rule of stage keys: a first stage of another key need not be Naive's."""
-    conformance.is_naive_where_it_says(tiny_runs_of(OwnOptimizer, tmp_path))
+    conformance.is_naive_where_it_says(tiny_runs_of(OwnOptimizer, tiny_folder))
 
 
 @dataclass
@@ -318,16 +322,16 @@ class NoTuple(LifelongMethod):
     ("kind", "message"), [(Misspelt, "adjust_gradient .*adjust_gradients"), (NoTuple, "'omega'")]
 )
 def test_names_that_python_takes_and_nobody_reads_are_told(
-    kind: type[LifelongMethod], message: str, tmp_path
+    kind: type[LifelongMethod], message: str, tiny_folder
 ) -> None:
     """Oracle: the name that was written, and the one that was meant."""
     with pytest.raises(AssertionError, match=message):
-        conformance.options_are_documented(tiny_runs_of(kind, tmp_path))
+        conformance.options_are_documented(tiny_runs_of(kind, tiny_folder))
 
 
-def test_two_processes_can_have_each_source_of_a_tiny_run(tmp_path) -> None:
+def test_two_processes_can_have_each_source_of_a_tiny_run(tiny_folder) -> None:
     """Oracle: a tenth of 8 rows is one row, of 20 two."""
-    assert tiny_runs_of(Sources, tmp_path).make_config().training.batch_size == 20
+    assert tiny_runs_of(Sources, tiny_folder).make_config().training.batch_size == 20
 
 
 @dataclass
@@ -361,13 +365,13 @@ class Foresees(LifelongMethod):
 
 
 @pytest.mark.parametrize("of", ["stages", "size", "budget", "last"])
-def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None:
+def test_phases_that_see_what_comes_later_must_say_so(of: str, tiny_folder) -> None:
     """Oracle: phases that differ where signatures do not, so that a stage of one stream passes for
     another's.
     """
 
     def tiny(says: bool) -> TinyRuns:
-        return TinyRuns("wrong", lambda name, options: Foresees(of, says), tmp_path)
+        return TinyRuns("wrong", lambda name, options: Foresees(of, says), tiny_folder)
 
     with pytest.raises(AssertionError, match=r"stage 0: .*`stage\.stream_info`.*`signature`"):
         conformance.phases_fill_each_stage(tiny(False))

@@ -71,7 +71,7 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
     assert clock.cores.busy == pytest.approx(51 / tick)
 
 
-def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None:
+def test_a_stage_records_what_it_had_of_its_cores(tiny_folder, monkeypatch) -> None:
     """Oracle: what is put in; what was counted before a stop still counts."""
     totals = []
 
@@ -80,7 +80,7 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
         return CoreShare(share=0.8)
 
     monkeypatch.setattr(stage, "measure_core_share", note)
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
     run = tiny.make_run(tiny.make_config(), "steps")
     with pytest.raises(cancel.Stopped), cancel.heed(iter([False, True]).__next__):

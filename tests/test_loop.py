@@ -104,7 +104,7 @@ def test_learning_rate() -> None:
         assert find_schedule(schedule, 0.08).at(done) == pytest.approx(expected), (schedule, done)
 
 
-def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypatch) -> None:
+def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tiny_folder, monkeypatch) -> None:
     """Oracle: with a clock that advances 0.7 s a step, 10 s are 15 steps; evaluation does not move
     it.
     """
@@ -116,7 +116,7 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
         return count(self, work, alarm)
 
     monkeypatch.setattr(Clock, "count", one_step)
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     config = tiny.make_config()
     config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})
     run = tiny.make_run(config, "run")
@@ -129,7 +129,7 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
     assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [8, 15]
 
 
-def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
+def test_a_stop_loses_no_time_of_the_device(tiny_folder, monkeypatch) -> None:
     """Oracle: 0.25 s a step of a device that is only done when somebody waits for it. A run that is
     stopped after its third step, and every evaluation, have all that was done so far.
     """
@@ -146,7 +146,7 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(Clock, "count", one_step)
     monkeypatch.setattr(World, "synchronize", finish)
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     calls = iter(range(100))
     tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
     run = tiny.make_run(tiny.make_config(), "run")
@@ -174,11 +174,11 @@ class Diverges(LifelongMethod):
         return super().loss(learner, batch) * (math.nan if self.calls >= 4 else 1.0)
 
 
-def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
+def test_divergence_names_the_place_and_keeps_the_checkpoint(tiny_folder) -> None:
     """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from
     before.
     """
-    tiny = TinyRuns("diverges", lambda name, options: Diverges(), tmp_path)
+    tiny = TinyRuns("diverges", lambda name, options: Diverges(), tiny_folder)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "run")
     with pytest.raises(
         NonFiniteLoss, match=r"stage 0 \(json\) .*step 4 .*phase adapt.*max_grad_norm"
@@ -199,14 +199,14 @@ def train_and_die(folder: Path, steps: int) -> None:
         tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed").train()
 
 
-def test_sigkill_costs_nothing_but_time(tmp_path) -> None:
+def test_sigkill_costs_nothing_but_time(tiny_folder) -> None:
     """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while
     it recovers, and leaving half a checkpoint.
     """
-    tiny = TinyRuns("elle", methods.build, tmp_path)
+    tiny = TinyRuns("elle", methods.build, tiny_folder)
     expected = tiny.train_undisturbed()
     torch.set_num_threads(1)
-    assert call_apart(train_and_die, tmp_path, 14) == -signal.SIGKILL
+    assert call_apart(train_and_die, tiny_folder, 14) == -signal.SIGKILL
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed")
     assert not run.store.is_stage_done(run.keys[1])
     (run.store.stage_folder(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
@@ -230,9 +230,9 @@ def test_sigkill_costs_nothing_but_time(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("method", ["ewc", "elle"])
-def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates) -> None:
+def test_a_budget_shorter_than_the_phases(method: str, tiny_folder, learning_rates) -> None:
     """Oracle: the rule: one step a phase, whatever the budget, at a rate between 0 and the peak."""
-    tiny = TinyRuns(method, methods.build, tmp_path)
+    tiny = TinyRuns(method, methods.build, tiny_folder)
     config = tiny.make_config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
     run = tiny.make_run(config, "run")
     run.train()
@@ -246,22 +246,22 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
     assert learning_rates and all(rate <= peak for rate in learning_rates)
 
 
-def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
+def test_a_process_that_sees_another_checkpoint_is_told(tiny_folder) -> None:
     """By hand: process 0 goes on from step 7, this one has no checkpoint. The error must name both:
     nobody trains on from two places.
     """
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     run = tiny.make_run(tiny.make_config(), "late")
     run.world = FirstIsFurther(0, 1, torch.device("cpu"))
     with pytest.raises(RuntimeError, match=r"process 0 .*None.*\(0, 7\)"):
         run.train()
 
 
-def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
+def test_a_method_of_another_version_shares_only_naives_stage(tiny_folder, monkeypatch) -> None:
     """Oracle: the rule: stages that the method's code decides are trained again, the common first
     one is not.
     """
-    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    config = TinyRuns("er", methods.build, tiny_folder).make_config()
     texts = ["a", "b", "c"]
     keys = [stage.key for stage in make_stage_keys(config, methods.build("er"), texts)]
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
@@ -275,11 +275,11 @@ class Patient(LifelongMethod):
         return [Phase("a", share=0.01), Phase("b", share=0.24), Phase("c", share=0.75)]
 
 
-def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
+def test_each_phase_runs_and_the_stage_keeps_its_budget(tiny_folder) -> None:
     """Oracle: of 10 steps, a 1% phase takes its one step, the next ends at 25% (2.5, so 3 steps),
     the last at 10.
     """
-    tiny = TinyRuns("patient", lambda name, options: Patient(), tmp_path)
+    tiny = TinyRuns("patient", lambda name, options: Patient(), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     lines = read_lines(run.store.stage_file(run.keys[0]))

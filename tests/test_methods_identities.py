@@ -177,12 +177,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", one_in(2, VARIANTS))
-def test_variants_resume_identically(name: str, tmp_path) -> None:
+def test_variants_resume_identically(name: str, tiny_folder) -> None:
     """Oracle: the run that was not killed, in every phase of every stage; and it has measured
     something by its end.
     """
     method, options = VARIANTS[name]
-    tiny = TinyRuns(method, functools.partial(with_options, options), tmp_path)
+    tiny = TinyRuns(method, functools.partial(with_options, options), tiny_folder)
     resumes_identically_from_a_kill_in_each_phase(tiny)
     run = tiny.make_run(tiny.make_config(dropout=DROPOUT), "killed")
     state = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)

@@ -127,12 +127,16 @@ def test_a_rate_is_the_same_at_every_depth(rate_width: int | None) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "llama", "bert", "gemma"])
-def test_a_network_without_layers_runs_through_a_stream(architecture: str, tmp_path: Path) -> None:
+def test_a_network_without_layers_runs_through_a_stream(
+    architecture: str, tiny_folder: Path
+) -> None:
     """Oracles: without layers a row's logits are those of each token alone, and the depth of each
     stage by hand.
     """
     options = {"layers": 0, "timing": 0.5}
-    tiny = TinyRuns("zero_one_layer", lambda *_: methods.build("zero_one_layer", options), tmp_path)
+    tiny = TinyRuns(
+        "zero_one_layer", lambda *_: methods.build("zero_one_layer", options), tiny_folder
+    )
     run = tiny.make_run(tiny.make_config(architecture), "runs")
     run.train()
     lines = [read_stage_lines(run.store.stage_file(key)) for key in run.keys]

@@ -37,7 +37,6 @@ CLASSES = {
 }
 TRIED = (
     conformance.checkpoints_compute_what_was_recorded,
-    conformance.is_naive_where_it_says,
     conformance.works_on_the_clock_alone,
     conformance.resumes_identically_from_a_kill_in_each_phase,
 )
@@ -55,21 +54,24 @@ def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
 
 
 @pytest.mark.parametrize("name", these_of({"o_lora", "side_network"}, [*CLASSES]))
-def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path: Path) -> None:
+def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tiny_folder: Path) -> None:
     """Oracle: those of `check`; and transformers alone computes the exported model's logits, but
     for a side network, which it has none for.
     """
-    tiny = TinyRuns(name, build, tmp_path)
+    tiny = TinyRuns(name, build, tiny_folder)
     for check in CHECKS if THOROUGH else TRIED:
         check(tiny)
     run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     stage = run.store.stage_folder(run.keys[-1])
     if name == "side_network":
         with pytest.raises(ConfigError, match="WithSide .*`to_plain`"):
-            export_model(stage, tmp_path / "plain")
+            export_model(stage, tiny_folder / "plain")
         return
-    export_model(stage, tmp_path / "plain")
-    plain, model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain"), load(stage / "model")
+    export_model(stage, tiny_folder / "plain")
+    plain, model = (
+        AutoModelForCausalLM.from_pretrained(tiny_folder / "plain"),
+        load(stage / "model"),
+    )
     tokens, domains = torch.arange(4, 14).view(1, -1), torch.tensor([2])
     with torch.no_grad():
         expected = model(tokens, domains, torch.arange(10)[None])
@@ -105,9 +107,9 @@ def test_a_model_that_cannot_be_fine_tuned_is_refused_in_the_plan(tmp_path: Path
         plan("side_network", tuned)
 
 
-def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_model_whose_file_is_gone_is_told(tiny_folder: Path) -> None:
     """Oracle: the message names the class and the cure."""
-    tiny = TinyRuns("side_network", build, tmp_path)
+    tiny = TinyRuns("side_network", build, tiny_folder)
     tiny.train_undisturbed()
     run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     file = run.store.stage_folder(run.keys[-1]) / "model" / extended.FILE
@@ -163,11 +165,11 @@ class Makes(LifelongMethod):
         self.rates = [*self.rates, [learner.learning_rate, float(moves.norm() / steps.norm())]]
 
 
-def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
+def test_rows_of_its_own_and_the_rate_of_the_step(tiny_folder: Path) -> None:
     """Oracle: the rows that it made, other ones in each step; and by how much plain gradient
     descent has moved the weights, over their gradients.
     """
-    tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
+    tiny = TinyRuns("makes", lambda name, options: Makes(), tiny_folder)
     options: dict[str, Any] = {
         "optimizer": "sgd",
         "optimizer_options": {"momentum": 0.0},
@@ -188,9 +190,9 @@ def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
     )
 
 
-def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
+def test_processes_share_the_rows_that_a_method_makes(tiny_folder: Path) -> None:
     """Oracle: the whole batch, every other row of it in each of two processes."""
-    tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
+    tiny = TinyRuns("makes", lambda name, options: Makes(), tiny_folder)
     stream, source = tiny.make_run(tiny.make_config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))
     rows = np.arange(4)
@@ -204,8 +206,8 @@ def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     assert torch.equal(whole.targets, own.gather(1, whole.positions - 1))
 
 
-def test_a_method_for_decoders_trains_no_masked_model(tmp_path: Path) -> None:
+def test_a_method_for_decoders_trains_no_masked_model(tiny_folder: Path) -> None:
     """Oracle: the message names the row, the architecture and the cure."""
-    tiny = TinyRuns("generative_replay", build, tmp_path)
+    tiny = TinyRuns("generative_replay", build, tiny_folder)
     with pytest.raises(ConfigError, match="row 'generative_replay' .*decoders.* bert "):
         tiny.make_run(make_tiny_config("generative_replay", "bert"), "run")

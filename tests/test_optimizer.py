@@ -61,7 +61,7 @@ BY_HAND: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", BY_HAND)
-def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
+def test_each_kind_is_torchs(kind: str, tiny_folder) -> None:
     """Oracle: torch's own optimizer, by hand on some parameters and the gradients that a run noted,
     which carried it on over three stages of two phases, and was killed on the way.
     """
@@ -90,7 +90,7 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
             self.weights = [*self.weights, {name: p.detach().clone() for name, p in noted.items()}]
 
     tiny, options = (
-        TinyRuns("notes", lambda name, options: Notes(), tmp_path),
+        TinyRuns("notes", lambda name, options: Notes(), tiny_folder),
         {} if kind == "adamw" else {"momentum": 0.8},
     )
     chosen: dict[str, Any] = (
@@ -120,12 +120,12 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
 @pytest.mark.parametrize("decay", ["all", "matrices"])
-def test_what_decays(kind: str, decay: str, tmp_path: Path) -> None:
+def test_what_decays(kind: str, decay: str, tiny_folder: Path) -> None:
     """Oracle: with no gradient a step multiplies by 1 - rate x decay whatever decays, by hand:
     the matrices of layers and the head, not biases, gains of norms and embeddings.
     """
     config = make_tiny_config("naive", optimizer=kind, decay=decay, weight_decay=0.1)
-    stream = TinyRuns("naive", methods.build, tmp_path).make_run(config, "run").stream
+    stream = TinyRuns("naive", methods.build, tiny_folder).make_run(config, "run").stream
     model = make_stage(config, 0, stream).build(config.model.ladder[1])
     names = model.part_names()
     named = [(names[name], parameter) for name, parameter in model.named_parameters()]
@@ -206,12 +206,12 @@ def test_moments_fit_what_has_grown() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "llama"])
-def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> None:
+def test_parts_have_names_in_every_architecture(architecture: str, tiny_folder) -> None:
     """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding
     table of tokens.
     """
     config = make_tiny_config("naive", architecture)
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     stage = tiny.make_run(config, "run").config.model.ladder[-1]
     model = make_stage(config, 2, tiny.make_run(config, "run").stream).build(stage)
     names = set(model.part_names().values())
@@ -231,7 +231,7 @@ class Groups(LifelongMethod):
         return [Phase("adapt", lr_multipliers=self.rates, schedule=CONSTANT)]
 
 
-def test_rates_by_name(tmp_path) -> None:
+def test_rates_by_name(tiny_folder) -> None:
     """Oracle: Adam's first step is the rate times a direction that the gradient decides, so at half
     the rate it moves half as far; what is frozen does not move, and needs no gradient.
     """
@@ -241,7 +241,7 @@ def test_rates_by_name(tmp_path) -> None:
         {},
         {"*.ln_1.*": 0.5, "layers.*": 1.0, "embeddings.*": 0.0},
     ):
-        tiny = TinyRuns("groups", lambda name, options: Groups(rates), tmp_path)  # noqa: B023
+        tiny = TinyRuns("groups", lambda name, options: Groups(rates), tiny_folder)  # noqa: B023
         config = tiny.make_config()
         budget = config.budget.model_copy(update={"amount": 1.0})
         config = config.model_copy(update={"budget": budget, "domains": config.domains[:1]})
@@ -275,12 +275,14 @@ def test_rates_that_mean_nothing_are_refused() -> None:
         find_rate_factors(names, {"layer.*": 0.5}, "adapt")
 
 
-def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
+def test_a_phase_that_freezes_all_is_refused(tiny_folder) -> None:
     """By hand: a rate of 0 for `*` freezes every parameter. The message must name the phase and the
     cure.
     """
     with pytest.raises(ConfigError, match="phase 'adapt' .*trains=False"):
-        TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).train_undisturbed()
+        TinyRuns(
+            "groups", lambda name, options: Groups({"*": 0.0}), tiny_folder
+        ).train_undisturbed()
 
 
 @pytest.mark.parametrize(

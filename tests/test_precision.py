@@ -248,13 +248,13 @@ def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(
 
 @pytest.mark.parametrize("name", ["agem", "ewc", "das"])
 def test_what_overflows_in_fp16_spoils_no_state(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Methods that take in gradients of their own. Oracle: all that is kept is finite, and steps
     were skipped; phases that measure are in fp32 and skip none.
     """
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
-    tiny = TinyRuns(name, methods.build, tmp_path)
+    tiny = TinyRuns(name, methods.build, tiny_folder)
     run = in_fp16(tiny, "fp16")
     run.train(last_stage=1)
     skipped = {

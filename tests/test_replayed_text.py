@@ -72,11 +72,11 @@ def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, St
     assert streams[0].make_batch(1, memory, 0, range(10)).domains.tolist() == [0] * 10
 
 
-def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
+def test_a_replayed_text_is_learned_and_is_no_stage(tiny_folder) -> None:
     """Oracle: the run without it. The probe is predicted better, keys are others, and without a
     share the same; domains that are measured, and stages, are the stream's.
     """
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     probe = Domain(name="general", packages=("unittest",))
     without = tiny.make_config(batch_size=20).model_copy(update={"probes": (probe,)})
     with_it = without.model_copy(update={"replay": Replay(text="general", share=0.5)})
@@ -99,9 +99,9 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("share", "batch"), [(0.01, 20), (0.9, 20)])
-def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, batch: int) -> None:
+def test_a_share_that_a_batch_cannot_hold_is_refused(tiny_folder, share: float, batch: int) -> None:
     """Oracle: a hundredth of twenty rows is none; so is a tenth of two rows, ER's memory."""
-    config = TinyRuns("er", methods.build, tmp_path).make_config(batch_size=batch)
+    config = TinyRuns("er", methods.build, tiny_folder).make_config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
     with pytest.raises(
         ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none\\b"

@@ -107,12 +107,12 @@ class OverTheStream(LifelongMethod):
 
 @pytest.mark.parametrize(("over", "steps"), [("stream", 30), ("stage", 10)])
 def test_one_schedule_over_stage_and_stream(
-    over: Extent, steps: int, tmp_path, learning_rates
+    over: Extent, steps: int, tiny_folder, learning_rates
 ) -> None:
     """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two
     phases change nothing, and the method sees the same shares.
     """
-    tiny = TinyRuns("over", lambda name, options: OverTheStream(over), tmp_path)
+    tiny = TinyRuns("over", lambda name, options: OverTheStream(over), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train()
     middles = [(i % steps + 0.5) / steps for i in range(30)]
@@ -126,11 +126,11 @@ def test_one_schedule_over_stage_and_stream(
     assert [phase for phase, _, _ in seen] == pytest.approx(ends * 3)
 
 
-def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
+def test_stages_depend_on_the_stream_where_a_rate_does(tiny_folder) -> None:
     """Oracle: the rule of stage keys: a stage is the same in a longer stream only if nothing tells
     it how long.
     """
-    config = TinyRuns("over", lambda name, options: OverTheStream(), tmp_path).make_config()
+    config = TinyRuns("over", lambda name, options: OverTheStream(), tiny_folder).make_config()
     shorter = config.model_copy(update={"domains": config.domains[:2]})
     cases: tuple[tuple[Extent, bool], ...] = (("stream", False), ("stage", True))
     for over, same in cases:

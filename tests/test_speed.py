@@ -46,9 +46,9 @@ def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
 
 @pytest.mark.parametrize("architecture", ["bert", "bert_preln", "gpt"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> None:
+def test_flops_of_a_naive_step(architecture: str, dropout: float, tiny_folder) -> None:
     """Oracle: the count by hand, within 1%, with fused (no dropout) and unfused attention."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     config = tiny.make_config(architecture)
     config = config.model_copy(
         update={"model": config.model.model_copy(update={"dropout": dropout})}
@@ -91,13 +91,13 @@ def test_flops_of_every_fused_attention(backend: str) -> None:
     "name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)]
 )
 def test_flops_see_all_that_a_method_does(
-    name: str, first: float, second: float | None, tmp_path
+    name: str, first: float, second: float | None, tiny_folder
 ) -> None:
     """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds
     the first one's forward pass without its head, and at each level a D x D map with its weights'
     gradient.
     """
-    tiny = TinyRuns(name, methods.build, tmp_path)
+    tiny = TinyRuns(name, methods.build, tiny_folder)
     config = tiny.make_config("bert")
     run = tiny.make_run(config, "run")
     naive = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
@@ -127,12 +127,12 @@ def with_budget(config: RunConfig, **budget) -> RunConfig:
 
 
 @pytest.mark.parametrize("unit", ["tokens", "flops", "reference"])
-def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
+def test_every_unit_is_steps_times_their_cost(unit: str, tiny_folder) -> None:
     """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit:
     the stop and the learning rate of each step are the same. All units are recorded under each;
     FLOPs by hand, to the last one.
     """
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     config = tiny.make_config()
     steps = tiny.make_run(config, "steps")
     steps.train(last_stage=1)
@@ -144,9 +144,9 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     costs |= {"reference": 0.25} if unit == "reference" else {}
     budget = {"unit": unit, "amount": STEPS * costs[unit]}
     if unit == "reference":
-        budget["reference"] = str(tmp_path / "times.json")
+        budget["reference"] = str(tiny_folder / "times.json")
         row = RowTimes("er", {}, list_settings(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
-        step_times.write(tmp_path / "times.json", [row], ALONE.describe_hardware())
+        step_times.write(tiny_folder / "times.json", [row], ALONE.describe_hardware())
     run = tiny.make_run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
@@ -159,17 +159,17 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
         assert all(torch.equal(tensor, actual[name]) for name, tensor in expected.items())
 
 
-def test_set_up_is_charged_from_the_table(tmp_path) -> None:
+def test_set_up_is_charged_from_the_table(tiny_folder) -> None:
     """Oracle: 10 s less 4 s of growth are six steps of 1 s in the second stage; a method that does
     more in a step, or is slower, gets fewer.
     """
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     times = (
         StageTimes(0.0, {"adapt": 2.0}),
         StageTimes(4.0, {"adapt": 1.0}),
         StageTimes(0.0, {"adapt": 1.0}),
     )
-    table = tmp_path / "times.json"
+    table = tiny_folder / "times.json"
     config = with_budget(tiny.make_config(), unit="reference", amount=10, reference=str(table))
     step_times.write(
         table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware()
@@ -188,11 +188,11 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
 
-def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
+def test_a_table_that_does_not_fit_is_refused(tiny_folder) -> None:
     """Oracle: the message names the file that is missing, and the cure."""
-    path = tmp_path / "times.json"
+    path = tiny_folder / "times.json"
     config = with_budget(
-        TinyRuns("er", methods.build, tmp_path).make_config(),
+        TinyRuns("er", methods.build, tiny_folder).make_config(),
         unit="reference",
         amount=1,
         reference=str(path),
@@ -201,11 +201,11 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
         find_times(config)
 
 
-def test_costs_of_a_suite(tmp_path) -> None:
+def test_costs_of_a_suite(tiny_folder) -> None:
     """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine:
     they are there for each phase of each stage, and rows that share a stage have the same.
     """
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     configs = [
         tiny.make_config().model_copy(update={"method": name, "row": name})
         for name in ("naive", "agem", "ewc")
@@ -227,18 +227,18 @@ def test_costs_of_a_suite(tmp_path) -> None:
         {"importance", "adapt"},
         {"importance", "adapt"},
     ]
-    path = tmp_path / "times.json"
+    path = tiny_folder / "times.json"
     step_times.write(path, rows, ALONE.describe_hardware())
     assert json.loads(path.read_text())["machine"]["device"] == "CPU"
     budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
     assert find_times(budget)[1] == rows[2].stages[1]
 
 
-def test_a_machine_that_slows_down_changes_no_time(tmp_path, monkeypatch) -> None:
+def test_a_machine_that_slows_down_changes_no_time(tiny_folder, monkeypatch) -> None:
     """By hand: each phase takes two steps of Naive, whose own first take 1 s, then 2 s, 3 s, ...;
     so each takes 2 s. Of two seeds one is measured.
     """
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     configs = [
         tiny.make_config().model_copy(update={"method": name, "row": name})
         for name in ("er", "ewc")
@@ -318,12 +318,12 @@ def make_row(method: str, config: RunConfig, seconds: float) -> RowTimes:
     return RowTimes(method, {}, list_settings(config), (StageTimes(0.0, {"adapt": seconds}),) * 3)
 
 
-def test_a_table_keeps_its_rows_when_others_are_measured(tmp_path) -> None:
+def test_a_table_keeps_its_rows_when_others_are_measured(tiny_folder) -> None:
     """Oracle: by hand: the row that was measured again has its new time, one of other settings its
     old one, and a new one comes; another node of the same kind is the same machine.
     """
-    path, machine = tmp_path / "times.json", ALONE.describe_hardware()
-    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    path, machine = tiny_folder / "times.json", ALONE.describe_hardware()
+    config = TinyRuns("er", methods.build, tiny_folder).make_config()
     batch = config.model_copy(
         update={"training": config.training.model_copy(update={"batch_size": 5})}
     )
@@ -341,26 +341,26 @@ def test_a_table_keeps_its_rows_when_others_are_measured(tmp_path) -> None:
     assert kept == [("er", size, 1.0), ("naive", size, 3.0), ("er", 5, 4.0)]
 
 
-def test_a_table_of_another_machine_is_left_alone(tmp_path, monkeypatch) -> None:
+def test_a_table_of_another_machine_is_left_alone(tiny_folder, monkeypatch) -> None:
     """Oracle: the file byte for byte, before anything is measured; the message names file and
     processor.
     """
-    path = tmp_path / "times.json"
-    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    path = tiny_folder / "times.json"
+    config = TinyRuns("er", methods.build, tiny_folder).make_config()
     machine = msgspec.structs.replace(ALONE.describe_hardware(), cpu="Abacus")
     step_times.write(path, [make_row("naive", config, 1.0)], machine)
     before = path.read_bytes()
     monkeypatch.setattr(speed, "measure", lambda *_: pytest.fail("it measured"))
     with pytest.raises(ConfigError, match=r"times\.json .*'Abacus'"):
-        speed.print_speed([config], methods.build, Store(tmp_path / "runs"), 1, path)
+        speed.print_speed([config], methods.build, Store(tiny_folder / "runs"), 1, path)
     assert path.read_bytes() == before
 
 
-def test_a_row_beside_others_is_a_multiple_of_their_naive(tmp_path, monkeypatch) -> None:
+def test_a_row_beside_others_is_a_multiple_of_their_naive(tiny_folder, monkeypatch) -> None:
     """By hand: a step takes two of Naive's, which take 9 s now and 1.5 s in the table: 3 s. Where
     Naive is measured anew, it is 18 s.
     """
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     config = tiny.make_config()
     corpus = tiny.make_run(config, "run").corpus
     monkeypatch.setattr(speed, "_time_in_turns", lambda *_: [(18.0, 9.0, 1.0)])

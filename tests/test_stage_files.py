@@ -44,12 +44,12 @@ class CarriesOn(Remembers):
     [(Remembers, "method.pt"), (CarriesOn, "method.pt"), (CarriesOn, "optimizer.pt")],
 )
 def test_no_stage_begins_without_what_its_method_knew(
-    method: type[Remembers], file: str, tmp_path: Path
+    method: type[Remembers], file: str, tiny_folder: Path
 ) -> None:
     """Oracle: the file, put back: with it the same run goes on; without it or with half of it
     nothing is trained.
     """
-    tiny = TinyRuns("remembers", lambda name, options: method(), tmp_path)
+    tiny = TinyRuns("remembers", lambda name, options: method(), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     memory = run.store.stage_folder(run.keys[0]) / file
@@ -64,11 +64,11 @@ def test_no_stage_begins_without_what_its_method_knew(
     assert run.store.is_stage_done(run.keys[1])
 
 
-def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
+def test_a_finished_stage_has_a_hash_of_its_weights(tiny_folder) -> None:
     """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number
     changes it.
     """
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     folder = run.store.stage_folder(run.keys[0])

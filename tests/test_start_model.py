@@ -52,12 +52,12 @@ STARTED = ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_larg
         *((method, "bert") for method in these_of(["elle_exact", "pnn"], STARTED)),
     ],
 )
-def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) -> None:
+def test_methods_begin_with_the_model(tiny_folder: Path, method: str, kind: str) -> None:
     """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are
     loaded back.
     """
-    start = published(tmp_path / "start", kind)
-    tiny = TinyRuns(method, methods.build, tmp_path)
+    start = published(tiny_folder / "start", kind)
+    tiny = TinyRuns(method, methods.build, tiny_folder)
     run = tiny.make_run(config_of(method, start, ladder=LARGER), "store")
     run.train()
     records = load_runs(run.store.root, "conformance")[0]
@@ -80,15 +80,15 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     assert tokenizer.bos_token == AutoTokenizer.from_pretrained(start).bos_token
 
 
-def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None:
+def test_a_study_holds_what_the_untouched_model_measured(tiny_folder: Path) -> None:
     """Oracle: what the run itself recorded of it."""
-    run = TinyRuns("naive", methods.build, tmp_path).make_run(
-        config_of("naive", published(tmp_path / "start", "gpt")), "runs"
+    run = TinyRuns("naive", methods.build, tiny_folder).make_run(
+        config_of("naive", published(tiny_folder / "start", "gpt")), "runs"
     )
     run.train()
     suite = load_suite("demo").model_copy(update={"name": run.config.suite})
-    study.collect(suite, [run.config], run.store.root, tmp_path / "study", methods.build)
-    places = run.store.root, archive.unpack(tmp_path / "study", tmp_path / "unpacked").root
+    study.collect(suite, [run.config], run.store.root, tiny_folder / "study", methods.build)
+    places = run.store.root, archive.unpack(tiny_folder / "study", tiny_folder / "unpacked").root
     [measured], [held] = (
         [records.start for records in load_runs(place, suite.name)] for place in places
     )
@@ -97,10 +97,10 @@ def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None
     }
 
 
-def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path) -> None:
+def test_the_untouched_models_perplexity_is_that_of_transformers(tiny_folder: Path) -> None:
     """Oracle: plain transformers on the same rows: `<|endoftext|>`, then the text."""
-    start = published(tmp_path / "start", "gpt")
-    run = TinyRuns("naive", methods.build, tmp_path).make_run(config_of("naive", start), "store")
+    start = published(tiny_folder / "start", "gpt")
+    run = TinyRuns("naive", methods.build, tiny_folder).make_run(config_of("naive", start), "store")
     network = AutoModelForCausalLM.from_pretrained(start).eval()
     end = network.config.eos_token_id
     text = torch.from_numpy(run.corpus.domains[0].valid.astype("int64"))
@@ -117,12 +117,12 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path)
     assert (run.corpus.domains[0].train == end).any()
 
 
-def test_masked_models_meet_no_rows_without_a_token(tmp_path: Path) -> None:
+def test_masked_models_meet_no_rows_without_a_token(tiny_folder: Path) -> None:
     """Oracle: the tokenizer's largest id, by its library: the seven rows beyond are no text's. Of a
     saved model, whose tokenizer has tokens for them too, it is the same.
     """
-    start = published(tmp_path / "start", "bert")
-    run = TinyRuns("naive", methods.build, tmp_path).make_run(config_of("naive", start), "store")
+    start = published(tiny_folder / "start", "bert")
+    run = TinyRuns("naive", methods.build, tiny_folder).make_run(config_of("naive", start), "store")
     largest = max(AutoTokenizer.from_pretrained(start).get_vocab().values())
     assert run.corpus.text_vocabulary == largest + 8
     draw = Draw(domain="new", fresh=4000)
@@ -134,11 +134,11 @@ def test_masked_models_meet_no_rows_without_a_token(tmp_path: Path) -> None:
     assert saved.token_count == run.corpus.token_count == largest + 1
 
 
-def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
+def test_the_key_holds_the_model_and_not_where_it_lies(tiny_folder: Path) -> None:
     """Oracle: the same files in another folder; then one weight differs."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
-    here, there = (published(tmp_path / name, "gpt") for name in ("here", "there"))
-    other = published(tmp_path / "other", "gpt", n_layer=2)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
+    here, there = (published(tiny_folder / name, "gpt") for name in ("here", "there"))
+    other = published(tiny_folder / "other", "gpt", n_layer=2)
     first, same, different = (
         tiny.make_run(config_of("naive", folder), "store") for folder in (here, there, other)
     )

@@ -158,9 +158,9 @@ def test_no_other_file_asks_for_a_unit_by_name() -> None:
     assert not asked
 
 
-def test_a_phase_that_costs_nothing_is_refused(tmp_path) -> None:
+def test_a_phase_that_costs_nothing_is_refused(tiny_folder) -> None:
     """Oracle: it would never end, since FLOPs are all that is counted; under steps it ends."""
-    tiny = TinyRuns("idles", lambda name, options: Idles(), tmp_path)
+    tiny = TinyRuns("idles", lambda name, options: Idles(), tiny_folder)
     config = tiny.make_config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
     with pytest.raises(ConfigError, match="phase 'idle' .*no flops"):
         tiny.make_run(config, "run").train(last_stage=0)
