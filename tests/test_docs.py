@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.data.sampling import weigh
-from benchmark.settings.command_line import parse
+from benchmark.settings.command_line import OPTIONS, parse
 from benchmark.settings.load import load_suite
 from docs import reference, suite_keys
 
@@ -44,6 +44,17 @@ OWN_TEXT = (ROOT / "docs" / "your_own_text.md").read_text(encoding="utf-8")
 def test_commands_are_understood(page: str, line: str) -> None:
     """Oracle: the parser of the command line."""
     parse(shlex.split(line, comments=True), "")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_that_takes_a_value_has_an_example(option: str) -> None:
+    """Oracle: what reads the option on the command line."""
+    settings = OPTIONS[option]
+    if settings.get("action") == "store_true" or "choices" in settings:
+        return  # its help lists all values
+    example = re.search(r"such as ([\w/.=,-]*\w)", settings["help"])
+    assert example, "no example"
+    settings.get("type", str)(example[1])
 
 
 def test_a_mixture_has_the_shares_that_its_page_says(tmp_path: Path) -> None:

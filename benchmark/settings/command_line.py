@@ -90,15 +90,18 @@ def make_plural(text: str) -> str:
     return text
 
 
-A_SUITE = "a name that `list suites` prints, or a .toml file (default: demo)"
+A_SUITE = "a name that `list suites` prints, or a file such as mine.toml (default: demo)"
 FPI = "exact growth (default), or the paper's"
-PARALLEL = "train N runs at a time here (default: as many as fit, or 1 with budget.unit = seconds)"
+PARALLEL = (
+    "train N runs at a time here, such as 4 "
+    "(default: as many as fit, or 1 with budget.unit = seconds)"
+)
 TABLE = (
-    "also write the step times that budget.unit = reference needs. "
+    "also write the step times that budget.unit = reference needs, such as to my_times.json. "
     "The file gets new rows, or new times of the same rows"
 )
 PROMPT = (
-    "the domain whose prompt begins each text, or whose adapters are exported "
+    "the domain whose prompt begins each text, or whose adapters are exported, such as torch "
     "(default: the last). 'none' exports without a prompt"
 )
 Settings = dict[str, Any]  # of an argument, as argparse takes them
@@ -113,7 +116,7 @@ OPTIONS: dict[str, Settings] = {
     "--runs": {
         "type": read_path,
         "default": Path("runs"),
-        "help": "folder for checkpoints and records (default: runs)",
+        "help": "folder for checkpoints and records, such as /scratch/runs (default: runs)",
     },
     "--set": {
         "action": "append",
@@ -125,18 +128,18 @@ OPTIONS: dict[str, Settings] = {
         **SEVERAL,
         "type": split_names,
         "metavar": "A",
-        "help": "only these methods, also if the suite does not list them: A,B or A B",
+        "help": "only these methods, such as naive er, also if the suite does not list them",
     },
     "--seeds": {
         **SEVERAL,
         "type": read_seeds,
         "metavar": "N",
-        "help": "these seeds instead of the suite's: 0,1 or 0-4",
+        "help": "these seeds instead of the suite's, such as 0,1 or 0-4",
     },
     "--out": {
         "type": read_path,
         "default": Path("report"),
-        "help": "folder for tables and figures (default: report)",
+        "help": "folder for tables and figures, such as trial (default: report)",
     },
     "--dry-run": {
         "action": "store_true",
@@ -145,13 +148,13 @@ OPTIONS: dict[str, Settings] = {
     "--executor": {
         "default": "local",
         "metavar": "NAME",
-        "help": f"where to run: {' or '.join(list_executor_names())} (default: local)",
+        "help": f"where to run, such as {' or '.join(list_executor_names())} (default: local)",
     },
     "--parallel": {"type": require_at_least(1), "metavar": "N", "help": PARALLEL},
     "--processes": {
         "type": read_processes,
         "metavar": "N|all",
-        "help": "use N processes per run, or with `all` one per GPU of this machine",
+        "help": "use N processes per run, such as 2, or with `all` one per GPU of this machine",
     },
     "--retry-failed": {"action": "store_true", "help": "also retry failed runs"},
     "--verbose": {
@@ -167,93 +170,116 @@ OPTIONS: dict[str, Settings] = {
         "type": read_path,
         "nargs": "+",
         "metavar": "PLACE",
-        "help": "a folder of --runs, a study, a suite's .toml file or a .json file of step times",
+        "help": "a folder of --runs, such as runs, a study, a suite's .toml file or a .json file "
+        "of step times",
     },
     "--view": {
         "choices": ("ours", "both"),
         "default": "ours",
         "help": "only our numbers, or also the paper's",
     },
-    "method": {"help": "the name of a file in methods/"},
-    "name": {"help": "name of the new file without .toml, also with a folder before it"},
+    "method": {"help": "the name of a file in methods/, such as er"},
+    "name": {"help": "name of the new file without .toml, such as mine or suites/mine"},
     "--text FOLDER": {
         "type": read_path,
         "nargs": "+",
         "required": True,
-        "help": "a folder per domain, or one folder that holds them",
+        "help": "a folder per domain, such as texts/letters texts/news, or one that holds them",
     },
     "kind": {
         "nargs": "?",
         "choices": LISTS,
         "type": make_plural,
-        "help": "what to list (default: everything)",
+        "help": "what to list, such as suites (default: everything)",
     },
     "--configurations": {
         "type": require_at_least(1),
         "default": 5,
         "metavar": "N",
-        "help": "configurations to try per row (default: 5)",
+        "help": "configurations to try per row, such as 10 (default: 5)",
     },
     "--domains": {
         "type": require_at_least(1),
         "default": 2,
         "metavar": "N",
-        "help": "try configurations on the first N domains (default: 2). Few domains understate "
-        "forgetting, so too little replay looks best",
+        "help": "try configurations on the first N domains, such as 5 (default: 2). Few domains "
+        "understate forgetting, so too little replay looks best",
     },
     "--reference": {"type": read_path, "metavar": "FILE", "help": TABLE},
     "--pairs": {
         "type": require_at_least(1),
         "default": 7,
-        "help": "steps to time in turns with Naive's (default: 7)",
+        "help": "steps to time in turns with Naive's, such as 20 (default: 7)",
     },
     "--out tracked": {
         "type": read_path,
         "default": Path("tracked"),
-        "help": "folder for the event files (default: tracked)",
+        "help": "folder for the event files, such as events (default: tracked)",
     },
-    "a": {"metavar": "A", "help": "a folder of --runs, or a study"},
-    "b": {"metavar": "B", "help": "another one"},
+    "a": {
+        "metavar": "A",
+        "help": "a folder of --runs, such as runs, or a study, such as results/demo",
+    },
+    "b": {"metavar": "B", "help": "the folder or study to compare with it, such as results/demo"},
     "--study": {
         "type": read_path,
         "required": True,
         "metavar": "FOLDER",
-        "help": "the study's folder, results/NAME",
+        "help": "the study's folder, such as results/demo",
     },
-    "study": {"type": read_path, "metavar": "FOLDER", "help": "the study's folder, results/NAME"},
+    "study": {
+        "type": read_path,
+        "metavar": "FOLDER",
+        "help": "the study's folder, such as results/demo",
+    },
     "--stage": {
         "metavar": "KEY",
-        "help": "train this stage again below another --runs, and compare the weights",
+        "help": "train this stage again below another --runs, such as 082b93b49494, "
+        "and compare the weights",
     },
     "checkpoint": {
         "type": read_path,
-        "help": "runs/stages/KEY/model, or another model's Hugging Face folder",
+        "help": "a model's folder, such as runs/stages/KEY/model, or any Hugging Face folder",
     },
     "--text FILE": {
         "type": read_path,
         "required": True,
-        "help": "a file of JSON Lines or text, also .gz or .zst",
+        "help": "a file of JSON Lines or text, such as sample.jsonl, also .gz or .zst",
     },
-    "--domain": {"help": "the domain whose prompt or column to use (default: the last)"},
+    "--domain": {
+        "help": "the domain whose prompt or column to use, such as torch (default: the last)"
+    },
     "stage": {
-        "help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last stage, "
-        "or a suite with --row"
+        "help": "a suite with --row, such as demo, or runs/stages/KEY, or "
+        "runs/suites/SUITE/RUN.jsonl for its last stage"
     },
-    "--row": {"metavar": "NAME", "help": "export the final model of this row of the suite"},
-    "out": {"type": read_path, "metavar": "DIR", "help": "the new folder"},
+    "--row": {
+        "metavar": "NAME",
+        "help": "export the final model of this row of the suite, such as elle",
+    },
+    "out": {"type": read_path, "metavar": "DIR", "help": "the new folder, such as exported"},
     "--prompt": {"metavar": "DOMAIN", "help": PROMPT},
-    "--layers": {"type": require_at_least(1), "required": True, "help": "the new number of layers"},
-    "--width": {"type": require_at_least(1), "required": True, "help": "the new hidden size"},
-    "--out NEW": {"type": read_path, "required": True, "help": "the new folder"},
+    "--layers": {
+        "type": require_at_least(1),
+        "required": True,
+        "help": "the new number of layers, such as 4",
+    },
+    "--width": {
+        "type": require_at_least(1),
+        "required": True,
+        "help": "the new hidden size, such as 96",
+    },
+    "--out NEW": {"type": read_path, "required": True, "help": "the new folder, such as larger"},
     "--mode": {"choices": ("exact", "fpi"), "default": "exact", "help": FPI},
     "--text": {
         "type": read_path,
-        "help": "measure the perplexity on this text, and fit what cannot be exact to it",
+        "help": "measure the perplexity on this text, such as sample.jsonl, and fit what cannot be "
+        "exact to it",
     },
     "--seed": {
         "type": require_at_least(0),
         "default": 0,
-        "help": "of what growth draws (default: 0)",
+        "help": "seed of what growth draws, such as 1 (default: 0)",
     },
 }
 CHOSEN = ("--set", "--methods", "--seeds")
