@@ -25,7 +25,7 @@ from benchmark.ledger.records import (
     select_kind,
 )
 from benchmark.ledger.runs import (
-    Loader,
+    RunLoader,
     RunRecords,
     check_other_files,
     leave_out,
@@ -96,7 +96,7 @@ class Ledger:
         self,
         config: RunConfig,
         lines: list[LineOfRun] | None = None,
-        loader: Loader | None = None,
+        loader: RunLoader | None = None,
     ) -> RunRecords:
         """The view of a run: the keys of its stages, and its records if they are of it.
 
@@ -110,7 +110,7 @@ class Ledger:
         if lines is None:
             lines = self.store.read_run(config)
         run_line = find_last(lines, RunLine)
-        loader = loader or Loader(self.store)
+        loader = loader or RunLoader(self.store)
         run = loader.load(run_line, lines) if run_line else None
         texts = self.texts.find(config)
         is_believed = run_line and not texts.keys and self._agrees(config, run_line)
@@ -164,7 +164,7 @@ class Ledger:
 
     def view_all(self, configs: Sequence[RunConfig]) -> list[RunRecords]:
         """The views of these runs; what they share is read once."""
-        loader = Loader(self.store)
+        loader = RunLoader(self.store)
         return [self.view(config, loader=loader) for config in configs]
 
     def _agrees(self, config: RunConfig, run_line: RunLine) -> bool:
@@ -214,7 +214,7 @@ class Ledger:
         If these name a method, a start model or a table of step times that is not here, the run is
         believed.
         """
-        loader = Loader(self.store)
+        loader = RunLoader(self.store)
         runs = []
         for run in load_runs(self.store.root, suite):
             try:

@@ -184,7 +184,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     No runs: an empty list. Raises RecordsError for damaged files, for copies of a run's file, and
     for records that do not belong together.
     """
-    loader = Loader(Store(runs))
+    loader = RunLoader(Store(runs))
     loaded: list[RunRecords] = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = loader.store.read_run_file(path)
@@ -194,7 +194,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
 
 
-class Loader:
+class RunLoader:
     """Loads runs of a store; it reads a file that runs share once."""
 
     def __init__(self, store: Store) -> None:
