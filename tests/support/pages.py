@@ -16,7 +16,14 @@ from tests.support import tiny_suite
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-FOLDERS = ("benchmark", "methods", "analysis", "paper_tables", "results/demo")
+FOLDERS = (
+    "benchmark",
+    "methods",
+    "analysis",
+    "paper_tables",
+    "results/demo",
+    "results/open_text/report/main",
+)
 FILES = ("run_all.py", "Makefile", "setup.cfg", "pyproject.toml", "constraints.txt")
 
 
