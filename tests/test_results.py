@@ -261,13 +261,20 @@ def test_what_came_later_is_collected_and_another_run_is_refused(
         studies.collect(*suite, runs, study, methods.build)
         return archive.read_archive(study / ARCHIVE)[name].decode().splitlines()
 
+    def make_line(error: str) -> str:
+        values = {"key": "a", "task": "toy", "prompt": "none", "seed": 0}
+        return json.dumps({"kind": "unscored", **values, "error": error})
+
+    first = make_line("first")
+    later = make_line("later")
+    other = make_line("of another machine")
     scores.parent.mkdir(exist_ok=True)
-    scores.write_text("first\n")
-    assert collected() == ["first"]
-    scores.write_text("first\nlater\n")
-    assert collected() == ["first", "later"]
-    scores.write_text("of another machine\nlater\n")
-    assert collected() == ["first", "later", "of another machine"]
+    scores.write_text(f"{first}\n")
+    assert collected() == [first]
+    scores.write_text(f"{first}\n{later}\n")
+    assert collected() == [first, later]
+    scores.write_text(f"{other}\n{later}\n")
+    assert collected() == [first, later, other]
     members = archive.read_archive(study / ARCHIVE)
     [line] = [name for name in members if name.startswith("suites/tiny/naive")]
     members[line] = members[line].replace(key.encode(), b"000000000000")
