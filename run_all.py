@@ -310,8 +310,10 @@ def describe_names(kind: str) -> Iterator[str]:
     if kind == "studies":
         for study in sorted(names.STUDIES.glob("*/")):
             count = len(list(study.glob("*.toml")))
-            title = names.read_first_line(study / "plan.md")
-            yield from describe_entry(study.name, title, f"suites in {study}: {count}")
+            plan = study / "plan.md"
+            suites = "1 suite" if count == 1 else f"{count} suites"
+            title = f"{names.read_first_line(plan)} ({suites} in {study})"
+            yield from describe_entry(study.name, title, names.read_reason(plan))
         return
     folders: dict[str, list[str]] = {
         "methods": [*methods.__path__],

@@ -95,7 +95,7 @@ def read_first_line(file: Path | None) -> str:
 
 
 def read_reason(file: Path | None) -> str:
-    """The line in which a method, suite, table or architecture says why one would take it.
+    """The line in which a method, suite, study, table or architecture says why to take it.
 
     It begins with "Take it". It is empty where a file has none.
     """
