@@ -207,6 +207,28 @@ def test_documents_apart_have_windows_of_their_own(family: str, tmp_path: Path) 
         place += len(expected)
 
 
+@pytest.mark.parametrize("family", ["OLMo 3", "Gemma 3"])
+def test_a_run_keeps_documents_apart_in_windows(family: str, tmp_path: Path) -> None:
+    """Oracle: in the model that a run with `document_mask` leaves, another first document changes
+    the logits of the first alone. A run without it has other stages.
+    """
+    config = config_of("er", published(tmp_path / "start", family))
+    together = config.model_copy(update={"domains": config.domains[:2]})
+    data = config.data.model_copy(update={"document_mask": True})
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    run = tiny.make_run(together.model_copy(update={"data": data}), "run")
+    run.train()
+    model = load(run.store.stage_folder(run.keys[-1]) / "model").eval()
+    special = model.vocabulary.special
+    rows = []
+    for token in (50, 60):
+        rows.append(torch.tensor([special.bos, token, token, special.eos, 70, 80, 90]))
+    first, second = (compute_logits(model, row) for row in rows)
+    assert torch.equal(first[3:], second[3:])
+    assert not torch.equal(first[1:3], second[1:3])
+    assert run.keys[0] != tiny.make_run(together, "together").keys[0]
+
+
 @torch.no_grad()
 def compute_logits(model: LanguageModel, row: Tensor) -> Tensor:
     return model(row[None], torch.tensor([0]), torch.arange(len(row))[None])[0]
