@@ -184,6 +184,8 @@ def _list_notes(
         "perplexity. Mean of "
         "the seeds that both have. One seed has no interval."
     )
+    for reason, unpaired in _find_unpaired_rows(a, b).items():
+        yield f"{', '.join(unpaired)}: {reason}."
     if incomparable:
         rows_in_words = ", ".join(incomparable)
         yield f"On other texts in A and B, so nothing is compared: {rows_in_words}."
@@ -199,7 +201,8 @@ def describe_furthest_row(name: str, a: Runs, b: Runs) -> str:
     compared = ends[~ends["row"].isin(incomparable)]
     means = compared.groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
     if means.empty:
-        return f"{name}: no AP of A and B can be compared"
+        reasons = "; ".join(_find_unpaired_rows(a, b))
+        return f"{name}: no AP of A and B can be compared" + (reasons and f": {reasons}")
     ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
     percent = 100 * math.expm1(ratios.max())
     return f"{name}: AP of A and B is at most {percent:.1f}% apart ({ratios.idxmax()})"
@@ -217,6 +220,24 @@ def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
     pairs = ends_a.merge(ends_b, on=place, suffixes=(" of A", " of B"))
     last = pairs.groupby("row")["stage"].transform("max")
     return pairs[pairs["stage"] == last].sort_values("seed")
+
+
+def _find_unpaired_rows(a: Runs, b: Runs) -> dict[str, list[str]]:
+    """The rows of both sides of which no seed can be compared, by the reason in words."""
+    paired = set(_pair_ends(a, b)["row"])
+    rows_by_reason: dict[str, list[str]] = {}
+    for row in dict.fromkeys(run.row for run in a):
+        seeds_a = sorted({run.seed for run in a if run.row == row})
+        seeds_b = sorted({run.seed for run in b if run.row == row})
+        if row in paired or not seeds_b:
+            continue
+        reason = "no stage of a seed has ended in both"
+        if not set(seeds_a) & set(seeds_b):
+            list_a = ", ".join(map(str, seeds_a))
+            list_b = ", ".join(map(str, seeds_b))
+            reason = f"no seed is in both, A has {list_a} and B has {list_b}"
+        rows_by_reason.setdefault(reason, []).append(row)
+    return rows_by_reason
 
 
 def _find_rows_on_other_texts(a: Runs, b: Runs) -> list[str]:

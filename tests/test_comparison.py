@@ -107,6 +107,27 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
     )
 
 
+def test_why_nothing_is_compared_is_said(sides: tuple[Path, Path]) -> None:
+    """Oracle: by hand: A keeps seeds 0 and 1, B seed 2; then both seed 0, of which B ended nothing.
+    ELLE is only in A, which is said by itself.
+    """
+    runs_a, runs_b = (load_runs(side, "demo") for side in sides)
+    first = [run for run in runs_a if run.seed < 2]
+    last = [run for run in runs_b if run.seed == 2]
+    reason = "no seed is in both, A has 0, 1 and B has 2"
+    assert f"Naive, ER: {reason}." in build_comparison("demo", first, last).notes
+    sentence = f"demo: no AP of A and B can be compared: {reason}"
+    assert describe_furthest_row("demo", first, last) == sentence
+    begun = [run for run in runs_b if run.seed == 0]
+    for run in begun:
+        run.stages = [[] for _ in run.stages]
+    reason = "no stage of a seed has ended in both"
+    assert f"Naive, ER: {reason}." in build_comparison("demo", first, begun).notes
+    assert describe_furthest_row("demo", first, begun).endswith(f"compared: {reason}")
+    notes = build_comparison("demo", runs_a, runs_b).notes
+    assert not any("in both" in note for note in notes)
+
+
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     """Oracle: by hand: ER's runs with two options in one folder are refused with the words that
     choose one, for seeds of their own too, and what these choose is what the other folder holds
