@@ -67,12 +67,18 @@ class Exhibit:
         words = self.blocks.get(part.suite)
         if words and paper_suites.trains_alike(part, part.suite, self.told):
             return words
-        phrases = [describe_growth(part.runs[0])]
-        config = part.runs[0].line.config
+        phrases = [describe_growth(part.runs)]
+        configs = [run.line.config for run in part.runs]
         if any(setting.startswith("budget.") for setting in self.told):
-            phrases.append(f"{paper_suites.describe_budget(config['budget'])} per stage")
-        if paper_suites.MEMORY in self.told and "data" in config:
-            phrases.append(f"a memory of {config['data']['memory_tokens']:,} tokens per domain")
+            budgets = {paper_suites.describe_budget(config["budget"]) for config in configs}
+            phrases.append(_say_if_one(budgets, "{} per stage", "budgets differ by row"))
+        if paper_suites.MEMORY in self.told:
+            memories = {
+                f"{config['data']['memory_tokens']:,}" for config in configs if "data" in config
+            }
+            words = "a memory of {} tokens per domain"
+            if memories:
+                phrases.append(_say_if_one(memories, words, "memories differ by row"))
         return ", ".join(phrases)
 
     def describe(self, study: Study) -> str:
@@ -214,16 +220,34 @@ class TableExhibit(Exhibit):
 
 
 def describe_size(study: Study) -> str:
-    """What the name of a size says, by the example of the first model."""
+    """What the name of a size says, by the example of the first model.
+
+    Where methods could grow it also says what size the others keep.
+    """
+    rows_by_size: dict[str, dict[str, None]] = {}  # of models that keep a size, the example's first
+    text = ""
     for run in study.runs:
-        for stage in filter(None, run.stages):
-            header = find_header(stage)
-            size = f"L{header.layers}_D{header.hidden_size}"
+        headers = [find_header(stage) for stage in run.stages if stage]
+        if not headers:
+            continue
+        header = headers[0]
+        size = f"L{header.layers}_D{header.hidden_size}"
+        if not text:
             layers = "layer" if header.layers == 1 else "layers"
             text = f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
-            is_ladder = len({*describe_ladder(run)}) > 1
-            return f"{text} Methods that do not grow keep this size." if is_ladder else text
-    return ""
+            rows_by_size[size] = {}
+        if len({(each.layers, each.hidden_size) for each in headers}) == 1:
+            rows_by_size.setdefault(size, {})[run.row] = None
+    ladders = {tuple(describe_ladder(run)) for run in study.runs}
+    if not text or all(len({*ladder}) == 1 for ladder in ladders):
+        return text
+    others = [*rows_by_size][1:]
+    if not others:
+        return f"{text} Methods that do not grow keep this size."
+    rows = [row for size in others for row in rows_by_size[size]]
+    if len(rows) == len(ladders) == 1:
+        return f"{text} Methods that do not grow keep this size, except {rows[0]}: {others[0]}."
+    return f"{text} Methods that do not grow keep the size that their row begins with."
 
 
 def _add_cell(block: Block, cell: Cell) -> Block:
@@ -236,13 +260,26 @@ def to_files(table: Table) -> dict[str, bytes]:
     return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
 
 
-def describe_growth(run: RunRecords) -> str:
-    """The growth of a suite in words, e.g. "BERT from L6_D384 to L12_D768"."""
-    sizes = describe_ladder(run)
-    first = sizes[0]
-    last = sizes[-1]
-    span = first if first == last else f"from {first} to {last}"
-    return f"{run.line.config['model']['architecture'].upper()} {span}"
+def describe_growth(runs: Sequence[RunRecords]) -> str:
+    """The growth of a suite's runs in words, e.g. "BERT from L6_D384 to L12_D768"."""
+    architectures: dict[str, None] = {}
+    spans: dict[str, None] = {}
+    for run in runs:
+        sizes = describe_ladder(run)
+        first = sizes[0]
+        last = sizes[-1]
+        spans[first if first == last else f"from {first} to {last}"] = None
+        architectures[run.line.config["model"]["architecture"].upper()] = None
+    names = " and ".join(architectures)
+    return f"{names}{_say_if_one(spans, ' {}', ', sizes differ by row')}"
+
+
+def _say_if_one(values: Collection[str], words: str, otherwise: str) -> str:
+    """The words with the value that all rows have, or others where rows have several."""
+    if len(values) > 1:
+        return otherwise
+    [value] = values
+    return words.format(value)
 
 
 def describe_ladder(run: RunRecords) -> list[str]:

@@ -70,7 +70,7 @@ def render_page(
             pictures.append((exhibit.name, caption, content.sentences, png, content.description))
     return environment.get_template("page.html").render(
         study=study,
-        grows=", ".join(describe_growth(part.runs[0]) for part in study.parts),
+        grows=", ".join(describe_growth(part.runs) for part in study.parts),
         done=sum(run.finished == len(run.stages) for run in study.runs),
         failed=sum(run.failure is not None for run in study.runs),
         warnings=warnings,

@@ -128,7 +128,7 @@ def _list_blocks(study: Study, numbers: Numbers, judged: Judged) -> Iterator[Blo
     for part in study.parts:
         place = ""
         if len(study.parts) > 1:
-            place = f"{describe_growth(part.runs[0])}: "
+            place = f"{describe_growth(part.runs)}: "
         verdicts = [verdict for suite, verdict in judged if suite == part.suite]
         for topic in topics:
             rows = [

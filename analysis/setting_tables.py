@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -78,7 +78,7 @@ class ArchitectureTable(TableExhibit):
                     continue
                 heading = row
                 if not self.rows:
-                    heading = f"{self.choose_heading(part)} ({row})"
+                    heading = f"{self.choose_heading(replace(part, runs=runs))} ({row})"
                 printed: Printed = {}
                 if self.rows or slug == GROWING:
                     printed = self.select_printed(part, block)
