@@ -202,7 +202,7 @@ def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
         assert scores == pytest.approx(golden["scores"][name], abs=tolerance), name
 
 
-@pytest.mark.parametrize("study", these_of({"demo", "open_text"}, STUDIES))
+@pytest.mark.parametrize("study", STUDIES)
 def test_reports_of_studies_stay(study: str) -> None:
     """Oracle: `verify`: the committed report is, byte for byte, what the committed records give."""
     assert run_all.main(["verify", str(ROOT / "results" / study)]) == 0

@@ -37,6 +37,7 @@ CLASSES = {
 }
 TRIED = (
     conformance.checkpoints_compute_what_was_recorded,
+    conformance.is_naive_where_it_says,
     conformance.works_on_the_clock_alone,
     conformance.resumes_identically_from_a_kill_in_each_phase,
 )
