@@ -50,7 +50,11 @@ PAUSE = 5.0  # seconds between two questions to a controller that is silent
 
 
 class Behind(Stopped):
-    """All that a job has left to do waits for what other jobs train, whose ids it has."""
+    """All that a job has left to do waits for what other jobs train."""
+
+    def __init__(self, owners: Sequence[str]) -> None:
+        super().__init__()
+        self.owners = owners  # ids of these jobs
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Task:
                     self._work(Worker(world, waits=False), signals)
         except Behind as behind:
             if place.rank == 0:
-                _queue_again(job.job_id, behind.args)
+                _queue_again(job.job_id, behind.owners)
         except Stopped:
             if place.rank == 0:  # it speaks for all
                 self._leave(signals, job.job_id, starts)
@@ -164,7 +168,7 @@ def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
     jobs = world.agree({unit.find_owning_job() for unit in units})
     owners = jobs - {os.environ[JOB]}
     if owners and "" not in owners:
-        raise Behind(*sorted(owners))
+        raise Behind(sorted(owners))
 
 
 def _is_preempted(job: str) -> bool:
