@@ -213,7 +213,7 @@ class Survey:
     def _read_unfinished(self, run: RunState) -> RunState:
         """The state of a run that is not done, by its last line, its heartbeat and its job."""
         job = run.job
-        has_begun = bool(run.view.lines)
+        has_records = bool(run.view.lines)
         failure = run.view.failure
         if failure:
             is_retried = job and job.submitted > failure.time
@@ -226,7 +226,7 @@ class Survey:
         stages_done = f"{run.finished} of {len(run.config.domains)} stages done"
         progress = stages_done
         fraction = 0.0
-        beat = self._read_fresh_beat(run) if has_begun else None
+        beat = self._read_fresh_beat(run) if has_records else None
         if beat:
             progress = str(beat)
             fraction = beat.fraction
@@ -234,12 +234,12 @@ class Survey:
         if job and job.state == "running" and len(job.units) > 1 and not is_alive:
             detail = _join("its job has not come to it yet", stages_done)
             return dataclasses.replace(run, state="waiting", detail=detail)
-        if has_begun and is_taken and not (job and job.is_under_way):
+        if has_records and is_taken and not (job and job.is_under_way):
             return dataclasses.replace(run, state="running", detail=progress, fraction=fraction)
         if job:
             detail = _join(job.detail, progress if job.state == "running" else stages_done)
             return dataclasses.replace(run, state=job.state, detail=detail, fraction=fraction)
-        if has_begun:
+        if has_records:
             return dataclasses.replace(run, state="interrupted", detail=stages_done)
         return run
 
