@@ -247,15 +247,15 @@ class Submission:
 
     def _send_scores(self, request: Slurm, units: Sequence[Unit], earlier: Sequence[str]) -> None:
         """Submit what scores runs, after the jobs that train these."""
-        trained = set(self._untrained)
+        settled_runs = set(self._untrained)
         for array, jobs in self._runs.items():
             tasks = [tuple(unit for unit in units if unit.config.id in runs) for runs in jobs]
             self._send_all("score", request, [task for task in tasks if task], [array])
-            trained = trained.union(*jobs)
+            settled_runs = settled_runs.union(*jobs)
         # runs that are trained, or that jobs of earlier calls train
-        others = [unit for unit in units if unit.config.id not in trained]
-        before = [id for id in earlier if id not in self.sent or self._arrays[id] == "prepare"]
-        self._send_all("score", request, _divide("score", request, others), before)
+        rest = [unit for unit in units if unit.config.id not in settled_runs]
+        arrays = [id for id in earlier if id not in self.sent or self._arrays[id] == "prepare"]
+        self._send_all("score", request, _divide("score", request, rest), arrays)
 
     def _send_all(
         self,
@@ -402,8 +402,8 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
         log = commands.find_log(folder / notes[id]["user"], id)
         if not commands.has_noted(log, b"success"):
             logs[id] = log
-    over = logs.keys() - queue
-    accounts = commands.ask_accounts(over) if over else {}
+    ended_jobs = logs.keys() - queue
+    accounts = commands.ask_accounts(ended_jobs) if ended_jobs else {}
     jobs = []
     for id, log in logs.items():
         note = notes[id]
@@ -437,8 +437,8 @@ def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
         if OUT_OF_MEMORY.search(text):
             word = "OUT_OF_MEMORY"
         state, reason = ENDINGS.get(word, OTHER)
-        own = [line for line in text.splitlines() if line and not line.startswith(NOT_OWN)]
-        reason = ": ".join([reason.replace("KIND", find_section(kind)), *own[-1:]])
+        own_lines = [line for line in text.splitlines() if line and not line.startswith(NOT_OWN)]
+        reason = ": ".join([reason.replace("KIND", find_section(kind)), *own_lines[-1:]])
     elif account.state in FAILED_THERE:
         state = "failed"
         reason = (
