@@ -96,7 +96,7 @@ def test_all_that_a_method_can_say_goes_together(
 
 
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
-DOCUMENTED = dict(re.findall(r"`methods/(\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
+DOCUMENTED = dict(re.findall(r"`methods/(\w+)\.py`\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 
 
 def test_the_documented_method_is_short() -> None:
