@@ -19,11 +19,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from transformers import Olmo2Config, Olmo2ForCausalLM
 
 from tests.support import forked_python
-from tests.support.pages import BLOCK, PAGES, Block, copy_project, list_blocks, run_in_shell
-from tests.support.published_models import save_tokenizer
+from tests.support.pages import BLOCK, PAGES, ROOT, Block, copy_project, list_blocks, run_in_shell
+from tests.support.published_families import published
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,7 +36,6 @@ TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds
 REPLACED = {
     # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
     " --executor slurm": "",
-    # a model of the Hub
     # two seeds say as much of the command as five
     " --seeds 0,1,2,3,4": " --seeds 0,1",
     "data.sequence_length=1024": "data.sequence_length=66",
@@ -47,7 +45,15 @@ REPLACED = {
 }
 # Likewise in programs: the files of a package that a page reads.
 REPLACED_IN_PROGRAMS = {"[:300]": "[:50]"}
-ON_THE_HUB = "allenai/OLMo-2-0425-1B"  # here it is a small one of its kind, in the Hub's cache
+# What models.md starts from: here a small one of its family, in the Hub's cache.
+ON_THE_HUB = {
+    "allenai/OLMo-2-0425-1B": "OLMo 2",
+    "allenai/Olmo-3-1025-7B": "OLMo 3",
+    "google/gemma-3-1b-pt": "Gemma 3",
+    "HuggingFaceTB/SmolLM3-3B-Base": "SmolLM3",
+    "meta-llama/Llama-3.2-1B": "Llama 3",
+    "Qwen/Qwen3-1.7B-Base": "Qwen3",
+}
 
 # Commands that are not run, by their beginning, and why.
 NOT_RUN = {
@@ -122,21 +128,26 @@ class Place:
 RUNG = "{ layers = 1, hidden_size = 16 }"
 EXTENDED = 'extends = "bert_base"\n{block}'
 SIDE = """
-from dataclasses import dataclass
-
 from torch import nn
 
 from benchmark.models.kinds.extended import ExtendedModel
-from benchmark.training.method import LifelongMethod
 
 
 {block}
+"""
+SIDE_METHOD = """
+from dataclasses import dataclass
+
+from benchmark.training.method import LifelongMethod
+
 
 @dataclass
 class Side(LifelongMethod):
     title = "Side"
 
     def start_stage(self, model, stage):
+        from methods._side import WithSide
+
         return WithSide(model, 4)
 """
 
@@ -146,7 +157,7 @@ PLACES = {
     ("adding_a_method.md", "[options.l2_sp]"): Place("weak.toml", 'methods = ["l2_sp"]\n{block}'),
     ("adding_a_method.md", "def radam"): Place("my_package/radam.py", then=""),
     ("adding_a_method.md", "class WithSide"): Place(
-        "methods/side.py", SIDE, TRAINING.format(name="side")
+        "methods/_side.py", SIDE, TRAINING.format(name="side")
     ),
     ("adding_a_method.md", "radam = "): Place(
         "my_package/pyproject.toml",
@@ -178,7 +189,8 @@ PLACES = {
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     hub = tmp_path_factory.mktemp("hub")
-    cache_model(hub, ON_THE_HUB)
+    for name, family in ON_THE_HUB.items():
+        cache_model(hub, name, family)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(hub))
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -199,28 +211,15 @@ def copy(python: str, tmp_path: Path) -> Path:
     return project
 
 
-def cache_model(hub: Path, name: str) -> None:
-    """Lay a small OLMo 2 into a cache as `huggingface_hub` keeps a download."""
+def cache_model(hub: Path, name: str, family: str) -> None:
+    """Lay a small model of the family into a cache as `huggingface_hub` keeps a download."""
     commit = "0" * 40
     repository = hub / f"models--{name.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs/main").write_text(commit)
     folder = repository / "snapshots" / commit
     folder.mkdir(parents=True)
-    end = "<|endoftext|>"
-    tokenizer = save_tokenizer(folder, {"bos_token": end, "eos_token": end})
-    config = Olmo2Config(
-        vocab_size=tokenizer.get_vocab_size(),
-        num_hidden_layers=1,
-        hidden_size=32,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=66,
-        bos_token_id=tokenizer.token_to_id(end),
-        eos_token_id=tokenizer.token_to_id(end),
-        pad_token_id=None,
-    )
-    Olmo2ForCausalLM(config).save_pretrained(folder)
+    published(folder, family, max_position_embeddings=66)
 
 
 def find_place(block: Block) -> Place | None:
@@ -283,6 +282,8 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
         write_lines(project / "notes/1.jsonl", [{"text": text} for text in texts])
         write_lines(project / "more/1.jsonl.gz", [{"text": text} for text in texts])
         write_lines(project / "held_out.jsonl", [{"text": text} for text in texts])
+    elif page == "adding_a_method.md":
+        (project / "methods/side.py").write_text(SIDE_METHOD)
     elif page == "tasks.md":
         for split in ("train", "dev", "test"):
             rows: list[dict[str, object]] = [
@@ -361,6 +362,22 @@ def test_the_page_runs(page: str, copy: Path) -> None:
                 program = program.replace(words, replacement)
             (copy / "block.py").write_text(program)
             run("python block.py", copy)
+
+
+def test_each_start_model_of_the_page_begins_a_stream(copy: Path) -> None:
+    """Oracle: the exit status of the page's first command with each name that the page lists, and
+    the untouched model's row in the table.
+    """
+    page = ROOT / "docs/models.md"
+    [command] = list_commands(list_blocks(page)[0])
+    first = next(name for name in ON_THE_HUB if name in command)
+    names = re.findall(r"^[\w-]+/[\w.-]+$", page.read_text(encoding="utf-8"), re.M)
+    assert {first, *names} == set(ON_THE_HUB)
+    for name in names:
+        out = f" --out {ON_THE_HUB[name].replace(' ', '_')}"
+        run(command.replace(first, name).replace(" naive er ", " naive ") + out, copy)
+        [table] = copy.glob(f"{out.split()[-1]}/**/main_pretraining.md")
+        assert "Start model" in table.read_text()
 
 
 def test_eight_of_ten_blocks_run() -> None:
