@@ -100,9 +100,20 @@ def computes_in_bf16(device: torch.device, width: int = BASE_WIDTH) -> bool:
 
     Some CPUs have the instructions and are slower with them, so on a CPU a product is timed.
     """
-    if not has_bf16(device):
-        return False
-    return device.type != "cpu" or measure_bf16_gain(width) >= WORTHWHILE
+    gain = find_bf16_gain(device, width)
+    if gain is None:
+        return has_bf16(device)
+    return gain >= WORTHWHILE
+
+
+def find_bf16_gain(device: torch.device, width: int) -> float | None:
+    """How many times as fast as fp32 a product in bf16 is on a CPU that has instructions for it.
+
+    None on other devices, where it is not timed.
+    """
+    if device.type == "cpu" and has_bf16(device):
+        return measure_bf16_gain(width)
+    return None
 
 
 def has_bf16(device: torch.device) -> bool:

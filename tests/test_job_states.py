@@ -96,7 +96,7 @@ def test_how_a_job_ended_is_in_its_files(
     [
         ("FAILED|0:53|n4", "failed", ("failed on n4 ", "(0:53)", 'slurm.exclude = "n4"')),
         ("NODE_FAIL|0:0|n4", "failed", ("failed on n4 ",)),
-        ("CANCELLED by 0|0:0|None assigned", "interrupted", (" left no log",)),
+        ("CANCELLED by 0|0:0|None assigned", "interrupted", (" was cancelled ",)),
         ("RUNNING|0:0|n4", "interrupted", (" left no log",)),
     ],
 )

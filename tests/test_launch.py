@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -205,7 +206,8 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
 def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     """By hand, the lines of each run: all are done, then nothing; a failed one only when asked.
     Decay makes weights -99-fold a step. A run whose stages are all there is done, also where it was
-    killed before it said so.
+    killed before it said so. One that never began is taken over, and none of its stages is trained
+    again.
     """
     tiny.write(
         NAIVE,
@@ -216,13 +218,19 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     states = tiny.states()
     assert states["Naive"].state == "done"
     assert states["hot"].state == "failed" and "NonFiniteLoss" in states["hot"].detail
+    assert f"on {socket.gethostname()}: " in states["hot"].detail
     before, done = tiny.run_lines("hot"), Store(tiny.runs).run_file(tiny.config("Naive"))
     done.write_text("".join(done.read_text().splitlines(keepends=True)[:-1]))
     assert tiny.states()["Naive"].state == "done"
     assert tiny.call("run", "--parallel", "1") == 1 and tiny.run_lines("hot") == before
     assert " 1 runs before. " in capsys.readouterr().err
+    done.unlink()
+    never_begun = tiny.states()["Naive"]
+    assert (never_begun.state, never_begun.finished) == ("todo", 2) and never_begun.detail
     assert tiny.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in tiny.run_lines("hot")] == ["run", "failed"] * 2
+    assert tiny.states()["Naive"].state == "done"
+    assert [tiny.count("Naive", "stage", index) for index in (0, 1)] == [1, 1]
 
 
 def test_without_slurm_the_error_says_so(tiny: SuiteFolder, monkeypatch, capsys) -> None:

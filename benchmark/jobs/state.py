@@ -214,12 +214,17 @@ class Survey:
         """The state of a run that is not done, by its last line, its heartbeat and its job."""
         job = run.job
         has_records = bool(run.view.lines)
+        if run.finished == len(run.config.domains) and not (job and job.is_under_way):
+            detail = "another run trained its stages; `run` takes them over"
+            return dataclasses.replace(run, detail=detail)
         failure = run.view.failure
         if failure:
             is_retried = job and job.submitted > failure.time
             if not is_retried:
-                reason = " ".join(failure.error.split())
-                return dataclasses.replace(run, state="failed", detail=reason[:300])
+                reason = " ".join(failure.error.split())[:300]
+                # the job that trained it with others may have ended well, and is no more told
+                detail = f"on {failure.node}: {reason}" if failure.node else reason
+                return dataclasses.replace(run, state="failed", detail=detail)
         next_keys = run.view.keys[run.finished : run.finished + 1]
         locks = [self.store.stage_folder(key) / "lock" for key in next_keys]
         is_taken = any(Lease(lock).is_taken() for lock in locks)

@@ -95,6 +95,7 @@ class FailedLine(Line, tag="failed", kw_only=True):
     stage: Count
     error: str
     traceback: str = ""
+    node: str = ""
 
 
 class RunDone(Line, tag="done", kw_only=True):
@@ -121,6 +122,8 @@ class Provenance(Struct):
     packages: dict[str, str]  # versions
     hardware: Hardware
     precision: str
+    # by which precision = "auto" decided, see `benchmark.devices.find_bf16_gain`
+    bf16_gain: float | None = None
 
 
 class StageBudget(Struct, omit_defaults=True):

@@ -37,7 +37,7 @@ from benchmark.training.batch_parts import check_method
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
-from benchmark.training.processes import World
+from benchmark.training.processes import World, find_machine_name
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import CHECKPOINT, StageRun
 from benchmark.training.step import StageInputs, make_stage, set_training
@@ -308,5 +308,7 @@ class Run:
 def record_failure(config: RunConfig, store: Store, stage: int, error: Exception) -> None:
     """Record why a run ended before its time."""
     text = f"{type(error).__name__}: {error}"
-    line = FailedLine(stage=stage, error=text, traceback=traceback.format_exc())
+    line = FailedLine(
+        stage=stage, error=text, traceback=traceback.format_exc(), node=find_machine_name()
+    )
     records.append(store.run_file(config), line)

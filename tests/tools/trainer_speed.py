@@ -71,7 +71,8 @@ def measure_trainer_speed(
     masked = config.model.architecture.startswith("bert")
     kind: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
-    rows, precision = config.training.batch_size, choose_precision("auto", device)
+    rows = config.training.batch_size
+    precision = choose_precision("auto", device, config.model.ladder[-1].hidden_size)
     length = config.data.text_length
     with tempfile.TemporaryDirectory() as out:
         while True:

@@ -113,7 +113,8 @@ def describe(plan: Plan) -> list[str]:
                 if value and key not in UNSAID:
                     words.append(f"{key} {value}")
             jobs = _divide(wave.kind, request, units)
-            lines.append(f"  {wave.kind}: {len(jobs)} jobs, {', '.join(words)}")
+            noun = "job" if len(jobs) == 1 else "jobs"
+            lines.append(f"  {wave.kind}: {len(jobs)} {noun}, {', '.join(words)}")
             if plan.names_units:
                 lines += [f"    {unit.name}" for unit in units]
     return lines
@@ -448,6 +449,8 @@ def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
     else:
         state = "interrupted"
         reason = "its job ended, and left no log"
+        if account.state == "CANCELLED":
+            reason = "its job was cancelled before it began"
     return replace(account, state=state, detail=reason)
 
 
