@@ -5,12 +5,12 @@ feature that it names.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked_python
 from tests.support.pages import ROOT, copy_project, list_blocks, run_in_shell
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.suite_folder import needs_slurm, queue, scontrol, wait_until
@@ -41,16 +41,20 @@ def site(cluster: SlurmCluster) -> Iterator[None]:
         scontrol("delete", f"PartitionName={name}")
 
 
+@pytest.fixture
+def python() -> Iterator[str]:
+    """What commands are forked from. Jobs are not: Slurm must be able to end them."""
+    with forked_python.serve() as address:
+        yield address
+
+
 @pytest.mark.timeout(1800)  # jobs wait for each other, and each imports torch
-def test_the_page_runs_on_a_cluster(site: None, tmp_path: Path) -> None:
+def test_the_page_runs_on_a_cluster(site: None, python: str, tmp_path: Path) -> None:
     """Oracle: the exit status of what a reader types; then what the page says: after `cancel` the
     next `run` goes on, and the table of both rows is in report/bert_base.
     """
     project = copy_project(tmp_path / "project")
-    python = project / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    forked_python.install(python, project / ".venv/bin/python")
     submits = ""
     reports = []  # at the end, when there are records
     for block in list_blocks(ROOT / "docs/reproduce.md"):
