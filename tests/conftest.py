@@ -15,6 +15,7 @@ import torch
 
 from benchmark.interpreters import set_up_to_compute
 from benchmark.training.step import Stepper
+from tests.support import forked_python
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.suite_folder import SuiteFolder, missing, new_suite_folder, write_texts
 
@@ -50,9 +51,18 @@ def tiny_folder(tokenised, tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def job_python(tmp_path_factory) -> Iterator[str]:
+    """What starts jobs whose import of torch is paid once. Slurm cannot suspend them."""
+    program = tmp_path_factory.mktemp("bin") / "python"
+    with forked_python.serve() as address:
+        forked_python.install(address, program)
+        yield str(program)
+
+
 @pytest.fixture
-def tiny(cluster, texts, tmp_path) -> Iterator[SuiteFolder]:
-    with new_suite_folder(tmp_path, texts) as tiny:
+def tiny(cluster, texts, job_python, tmp_path) -> Iterator[SuiteFolder]:
+    with new_suite_folder(tmp_path, texts, python=job_python) as tiny:
         yield tiny
 
 

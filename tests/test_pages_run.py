@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 import sys
@@ -194,7 +195,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(hub))
         patch.setenv("HF_HUB_OFFLINE", "1")
-        with forked_python.serve() as address:
+        # one core: nothing is worth processes side by side, each of which would import torch
+        cores = sorted(os.sched_getaffinity(0))
+        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        with forked_python.serve(str(cores[number % len(cores)])) as address:
             yield address
 
 

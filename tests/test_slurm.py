@@ -70,11 +70,12 @@ def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
+def sweep(cluster, texts, job_python, tmp_path_factory) -> Iterator[SuiteFolder]:
     """A whole suite, from text to tables, Python in something like a container, and a teardown that
     succeeds. One run reaches its time limit, one fails, one dies without a word.
     """
-    with new_suite_folder(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as tiny:
+    folder = tmp_path_factory.mktemp("sweep")
+    with new_suite_folder(folder, texts, prepared=False, python=job_python) as tiny:
         rows = ('{ method = "naive" }', '{ method = "er" }', "limited", "trips", "dies")
         tiny.write(*rows, slurm=f'{tiny.runtime()}signal_delay_s = 50\nteardown = ["true"]')
         for row, what in {"limited": "slow", "trips": "trip 0", "dies": "die"}.items():
@@ -149,7 +150,9 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
     and is not tried again. Before, Slurm suspends it for four seconds. Oracle of what is charged:
     the wall clock between the two evaluations around them.
     """
-    bundle = "runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2"
+    bundle = (
+        f'runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2\npython = "{sys.executable}"'
+    )
     tiny.write("trips", "x", "y", slurm=f'partition = "preemptible"\n{bundle}').tell(
         "trips", "trip 0"
     )
@@ -302,12 +305,12 @@ def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
 
 
 def test_a_job_that_its_limit_stops_in_vain_ends(
-    cluster, texts: Path, tmp_path: Path, capsys
+    cluster, texts: Path, job_python: str, tmp_path: Path, capsys
 ) -> None:
     """What prepares is told twice that its time is over before it has kept anything. Oracle: it is
     queued again once, and then fails, with the key to raise in `status`.
     """
-    with new_suite_folder(tmp_path, texts, prepared=False) as tiny:
+    with new_suite_folder(tmp_path, texts, prepared=False, python=job_python) as tiny:
         begun = tmp_path / "begun"
         prepared = tmp_path / "code" / "benchmark" / "data" / "prepared.py"
         begins = f"    open({str(begun)!r}, 'w').close()\n    __import__('time').sleep(900)\n"

@@ -1,20 +1,25 @@
 """`python` as a folder's own program, forked from a process that has imported torch: what that
 takes is paid once.
 
-Started as `python forked_python.py SOCKET`, this file serves the `python` that `install` writes. It
-imports no code of the project: a fork finds that in the folder of its script.
+Started as `python forked_python.py SOCKET CORE`, this file serves the `python` that `install`
+writes. It imports no code of the project: a fork finds that in the folder of its script. As a
+container's client does, the program passes on its signals, and its work dies with it. Nothing can
+suspend the work.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,8 +27,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 IMPORTED = (
     "torch",
@@ -41,25 +47,34 @@ IMPORTED = (
     "seaborn",
 )
 CLIENT = """#!{python} -IS
-import json, os, socket, sys
+import json, os, signal, socket, sys
+
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    socket.send_fds(server, [b"0"], [0, 1, 2])
-    server.sendall(json.dumps([os.getcwd(), sys.argv[1:], dict(os.environ)]).encode())
-    server.shutdown(socket.SHUT_WR)
-    sys.exit(int(server.recv(16)))
+    ignored = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    words = json.dumps([os.getcwd(), sys.argv[1:], dict(os.environ), ignored]).encode()
+    socket.send_fds(server, [len(words).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(words)
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: server.send(bytes([number])))
+    status = int(server.recv(16))
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
 """
 LOOK = 5.0  # seconds between two looks whether anybody still wants the server
 PATIENCE = 300.0  # seconds for the imports, on a busy machine
 
 
 @contextlib.contextmanager
-def serve() -> Iterator[str]:
-    """The address of a server, which ends with the context."""
+def serve(core: str = "") -> Iterator[str]:
+    """The address of a server, which ends with the context. Its forks keep to the core, if any."""
     folder = tempfile.mkdtemp(dir="/tmp")  # the address of a socket has a hundred bytes at most
     address = f"{folder}/python"
-    server = subprocess.Popen([sys.executable, __file__, address])
+    server = subprocess.Popen([sys.executable, __file__, address, core])
     deadline = time.monotonic() + PATIENCE
     try:
         while not Path(address).exists():
@@ -73,24 +88,21 @@ def serve() -> Iterator[str]:
 
 
 def install(address: str, file: Path) -> None:
-    """Write a program that runs a script as `python` does, by the server at this address."""
-    file.parent.mkdir(parents=True)
+    """Write a program that runs a script or module as `python` does, by this server."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(CLIENT.format(python=sys.executable, address=address))
     file.chmod(0o755)
 
 
-def answer(address: str) -> int:
-    """Fork for each call, one after the other. Returns a fork's exit status, or 0 once the parent
-    is gone.
-    """
+def answer(address: str, core: str) -> int:
+    """Fork for each call. Returns a fork's exit status, or 0 once the parent is gone."""
     parent = os.getppid()
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # else each fork's collections would copy all pages
-    # one core: nothing is worth processes side by side, each of which would import torch
-    cores = sorted(os.sched_getaffinity(0))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    os.sched_setaffinity(0, [cores[number % len(cores)]])
+    if core:
+        os.sched_setaffinity(0, [int(core)])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{address}.new")
         server.listen()
@@ -103,18 +115,47 @@ def answer(address: str) -> int:
                 if os.getppid() == parent:
                     continue
                 return 0
-            with connection:
-                connection.setblocking(True)
-                descriptors = socket.recv_fds(connection, 1, 3)[1]
-                with connection.makefile("rb") as words:
-                    folder, arguments, environment = json.loads(words.read())
-                child = os.fork()
-                if child == 0:
-                    break
-                for descriptor in descriptors:
-                    os.close(descriptor)
-                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-                connection.sendall(str(status).encode())
+            if os.fork() == 0:
+                break
+            connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection.setblocking(True)
+    return run_for(connection)
+
+
+def run_for(client: socket.socket) -> int:
+    """Run in a fork what a client asks for, pass on its signals, and tell it the exit status.
+
+    The fork is killed once the client is gone.
+    """
+    size, descriptors, _, _ = socket.recv_fds(client, 8, 3)
+    words = client.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+    folder, arguments, environment, ignored = json.loads(words)
+    child = os.fork()
+    if child == 0:
+        client.close()
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        become_python(folder, arguments, environment, descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ending = os.pidfd_open(child)
+    while ending not in select.select([client.fileno(), ending], [], [])[0]:
+        signals = client.recv(16)
+        for number in signals or [signal.SIGKILL]:
+            os.kill(child, number)
+        if not signals:
+            break
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(OSError):
+        client.sendall(str(status).encode())
+    return 0
+
+
+def become_python(
+    folder: str, arguments: list[str], environment: dict[str, str], descriptors: list[int]
+) -> NoReturn:
+    """Run `python ARGUMENTS` in this process: a script, or a module after -m."""
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
         os.close(descriptor)
@@ -122,11 +163,22 @@ def answer(address: str) -> int:
         1, "w", closefd=False
     )  # what it was may be a file, and can be written at any place
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
+    if "-u" in arguments[:1]:
+        sys.stdout.reconfigure(write_through=True)
+        arguments = arguments[1:]
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[1:1] = [entry for entry in environment.get("PYTHONPATH", "").split(":") if entry]
+    if arguments[0] == "-m":
+        arguments = arguments[1:]
+        sys.path[0] = folder
+        run = functools.partial(runpy.run_module, arguments[0], alter_sys=True)
+    else:
+        sys.path[0] = str(Path(arguments[0]).resolve().parent)
+        run = functools.partial(runpy.run_path, arguments[0])
     sys.argv = arguments
-    status = run_script(Path(arguments[0]))
+    status = run_main(run)
     # as the interpreter ends, but without seconds in which it frees all that was imported
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -135,11 +187,10 @@ def answer(address: str) -> int:
     os._exit(status)
 
 
-def run_script(script: Path) -> int:
-    """The exit status of a script that runs as the main program."""
-    sys.path[0] = str(script.resolve().parent)
+def run_main(run: Callable[..., Any]) -> int:
+    """The exit status of what runs as the main program."""
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        run(run_name="__main__")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -149,4 +200,4 @@ def run_script(script: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(answer(sys.argv[1]))
+    sys.exit(answer(*sys.argv[1:]))

@@ -143,8 +143,11 @@ def submitting(code: Path) -> Iterator[None]:
 class SuiteFolder:
     """Rows are named in `rows`; a row `x` of the method "paced" obeys the file `x.gate`."""
 
-    def __init__(self, folder: Path, texts: Path, data: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, texts: Path, data: Path | None = None, python: str = ""
+    ) -> None:
         self.folder, self.texts, self.runs = folder, texts, folder / "runs"
+        self.python = python  # of its jobs
         self.file = folder / "tiny.toml"
         self._configs: list[RunConfig] = []
         self.runs.mkdir(parents=True)
@@ -156,6 +159,8 @@ class SuiteFolder:
         paced = '{{ name = "{row}", method = "paced", options = {{ gate = "{gate}" }} }}'
         tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
         self._configs = []
+        if self.python and "python =" not in slurm:
+            slurm = f'python = "{self.python}"\n{slurm}'
         self.file.write_text(
             SUITE.format(
                 texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks
@@ -179,7 +184,7 @@ class SuiteFolder:
         script = self.folder / "runtime"
         script.write_text('#!/bin/sh\n"$@"\nexit $?\n')
         script.chmod(0o755)
-        return f'python = "{script} {sys.executable}"\n'
+        return f'python = "{script} {self.python or sys.executable}"\n'
 
     def let_go(self, row: str) -> None:
         self.gate(row).unlink()
@@ -311,11 +316,12 @@ def train_here(config: RunConfig, runs: Path) -> None:
 
 
 @contextlib.contextmanager
-def new_suite_folder(folder: Path, texts: Path, prepared: bool = True) -> Iterator[SuiteFolder]:
+def new_suite_folder(
+    folder: Path, texts: Path, prepared: bool = True, python: str = ""
+) -> Iterator[SuiteFolder]:
     """`folder/code` is what will be submitted."""
-    tiny = SuiteFolder(
-        folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None
-    )
+    data = texts / "prepared" / "runs" / "data" if prepared else None
+    tiny = SuiteFolder(folder, texts, data, python)
     with submitting(copy_code(folder / "code")):
         yield tiny
         subprocess.run(["scancel", "--me"], check=True)
