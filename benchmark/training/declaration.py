@@ -81,7 +81,7 @@ def make_stage_keys(
 
 def declare_stages(config: RunConfig, method: LifelongMethod) -> list[Declaration]:
     """What a method says of each stage of a run, and what its steps take where a table says it."""
-    times = find_stage_times(config, method)
+    times = find_stage_times(config, method) if config.budget.reference else []
     declarations = []
     for index in range(len(config.domains)):
         declaration = declare(config, method, plan_stage(config, index))
