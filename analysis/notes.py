@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,8 @@ from analysis.study import (
 from analysis.tables import Block
 from benchmark.ledger.records import StageDone, find_last
 from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
-from benchmark.settings.suite import describe_passes
+from benchmark.settings.optimizers import Remarks, find_optimizer
+from benchmark.settings.suite import Training, describe_passes
 from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
@@ -36,7 +38,7 @@ def collect_notes(study: Study) -> list[str]:
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
             *note_told_domains(part.runs),
-            *note_fused_maps(part.runs),
+            *note_remarks(part.runs),
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
             *note_changed_code(part.runs),
@@ -327,21 +329,30 @@ def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
     return []
 
 
-def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:
-    """Rows whose Muon took a matrix of several maps, such as query, key and value, as one."""
-    rows = []
+def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
+    """What the optimizers of runs remark on their settings, and the rows with these settings."""
+    # older records do not name newer settings, whose defaults are what was before
+    defaults = Training().model_dump(mode="json")
+    rows_by_sentence: dict[str, list[str]] = {}
     for run in runs:
-        training = run.line.config.get("training", {})
-        # records from before there was a choice do not name it
-        is_whole = training.get("fused_maps", "whole") == "whole"
-        if training.get("optimizer") == "muon" and is_whole:
-            rows.append(run.row)
-    if not rows:
-        return []
-    listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
-    return [
-        f"Muon took matrices of several maps, such as fused query, key and value, as one: {listed}."
-    ]
+        training = {**defaults, **run.line.config.get("training", {})}
+        for (setting, value), sentence in _find_remarks(training["optimizer"]).items():
+            if training.get(setting) == value:
+                rows_by_sentence.setdefault(sentence, []).append(run.row)
+    lines = []
+    for sentence, rows in rows_by_sentence.items():
+        listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
+        lines.append(f"{sentence}: {listed}.")
+    return lines
+
+
+@functools.cache
+def _find_remarks(optimizer: str) -> Remarks:
+    """The remarks of the optimizer of this name, none where its package is not installed."""
+    try:
+        return find_optimizer(optimizer).remarks
+    except (ValueError, ImportError):
+        return {}
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GROUP = "lifelong_pretraining.optimizers"  # of entry points, each of which names an Optimizer
 Options = Mapping[str, Any]
+Remarks = Mapping[tuple[str, Any], str]  # (setting, value) -> sentence
 Groups = Sequence[dict[str, Any]]  # torch's: "params", and "factor", of their learning rate
 State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
 
@@ -63,6 +64,8 @@ class Optimizer:
     # state, in every kind.
     fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None
     reason: str = ""  # why one would take it, in a line
+    # for a setting of `training` and its value, the sentence with which tables note such rows
+    remarks: Remarks = field(default_factory=dict)
 
     @property
     def described(self) -> str:
@@ -139,6 +142,11 @@ OPTIMIZERS = {
             defaults={"fused_maps": "apart", "decay": "matrices"},
             needs_full_weights=True,
             reason="Take it for fewer steps and half the moments, where weights are not sharded.",
+            remarks={
+                ("fused_maps", "whole"): (
+                    "Muon took matrices of several maps, such as fused query, key and value, as one"
+                )
+            },
         ),
         Optimizer(
             "sgd",
