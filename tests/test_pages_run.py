@@ -69,6 +69,7 @@ NOT_RUN = {
     "make slurm-demo": "Slurm: it starts a cluster; tests/test_slurm.py has one",
     "make gpu-check": "a GPU; tests/test_gpu_check.py runs it with a stand-in",
     "python run_all.py verify results/demo": "the copy's suite is small, and no match",
+    "python run_all.py report results/small": "no copy has the study",
     "PYTHONPATH=. python results/small": "tests/test_study_page.py runs it; no copy has the study",
     "python run_all.py run code.toml --methods er elle --set training": "a GPU for each process",
     "python run_all.py run bert_base --processes all": "a GPU for each process",
