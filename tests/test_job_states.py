@@ -148,13 +148,13 @@ def test_how_a_job_ended_is_in_slurms_accounts(
 def test_a_job_that_slurm_holds_is_told_with_its_cure(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: Slurm's command for a job that is held, also of who watches."""
+    """Oracle: Slurm's command for an array that is held, in one line, also of who watches."""
     assert tiny.submit() == 0
-    job = tiny.job("ER")
-    slurm.held.add(job)
+    slurm.held |= {tiny.job("ER"), tiny.job("Naive")}
+    array = tiny.job("ER").partition("_")[0]
     run = tiny.states()["ER"]
     assert run.state == "waiting"
-    assert f"`scontrol release {job}`" in run.detail
+    assert f"`scontrol release {array}`" in run.detail
     capsys.readouterr()
 
     def leave(seconds: float) -> None:
@@ -162,7 +162,7 @@ def test_a_job_that_slurm_holds_is_told_with_its_cure(
 
     with pytest.raises(KeyboardInterrupt):
         show(tiny.plan().survey, True, sleep=leave)
-    assert f"`scontrol release {job}`" in capsys.readouterr().out
+    assert capsys.readouterr().out.count(f"`scontrol release {array}`") == 1
 
 
 def test_how_a_job_ended_that_never_started(tiny: SuiteFolder, slurm: FakeSlurm) -> None:

@@ -75,7 +75,8 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
             word = "waiting"
             detail = reason.replace("None", "")
             if "held" in reason.lower():
-                detail = f"{reason}: Slurm holds it until `scontrol release {id}`"
+                array = id.partition("_")[0]  # all of its jobs, so that they are told in one line
+                detail = f"{reason}: Slurm holds it until `scontrol release {array}`"
         jobs[id] = Queued(word, detail, node, int(restarts), name)
     return jobs
 
