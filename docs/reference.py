@@ -128,7 +128,8 @@ def _name_value(settings: dict[str, object]) -> str:
 def render_lists() -> str:
     """All that `list` names: what it is, and why one would take it."""
     parts = ["# Methods and suites", NOTE]
-    parts.append("`python run_all.py list methods` prints the first of these lists.")
+    parts.append("```bash\npython run_all.py list methods\n```")
+    parts.append("This prints the first of these lists.")
     tables = {}
     for title, (folder, pattern) in LISTS.items():
         files = sorted(file for file in folder.glob(pattern) if not file.stem.startswith("_"))

@@ -363,7 +363,7 @@ def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert (
-        sum(bool(re.search(r"^ok .*( a job to \w+ | \d+ accelerators$)", line)) for line in lines)
+        sum(bool(re.search(r"^ok .*( a job to \w+| \d+ accelerators)$", line)) for line in lines)
         == 5
     )
     assert not [line for line in lines if line.startswith("wrong")] and not list(

@@ -291,7 +291,7 @@ def test_more_than_may_be_submitted_is_gone_on_with(
 ) -> None:
     """Oracle: MaxSubmitJobs is four, of eight jobs in arrays of one, two, four and one: the array
     of four does not go, nor what waits for it. `run` says so, and the ways out: fewer seeds, or a
-    later call.
+    later call. Of seven, the report alone is refused.
     """
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
@@ -299,6 +299,10 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     assert "what waits for them" in told and "--seeds" in told and len(slurm.jobs) == 3
     assert tiny.submit("--seeds", "0,1") == 2
     assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
+    slurm.most = 7
+    assert [tiny.submit("--seeds", "0,1") for _ in range(2)] == [3, 2] and len(slurm.jobs) == 7
+    captured = capsys.readouterr()
+    assert "nothing to submit" not in captured.out and "AssocMaxSubmitJobLimit" in captured.err
     slurm.most = 100
     assert tiny.submit("--seeds", "0,1") == 0
     units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]

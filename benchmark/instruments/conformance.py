@@ -629,7 +629,7 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     nothing then.
     """
     passed = True
-    say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over")
+    say(f"{name}: {len(CHECKS)} checks on tiny runs. Each prints a line when it ends")
     with tempfile.TemporaryDirectory() as folder:
         tiny = TinyRuns(name, build, Path(folder))
         for promise in CHECKS:

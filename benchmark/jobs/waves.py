@@ -300,7 +300,7 @@ def count_by_kind(units: Iterable[Unit]) -> str:
     counts = Counter(unit.kind for unit in units)
     parts = []
     for kind, count in counts.items():
-        purpose = "to train what runs share" if kind == "stages" else f"to {kind}"
+        purpose = "to train as shared stages" if kind == "stages" else f"to {kind}"
         parts.append(f"{count} {purpose}")
     return ", ".join(parts)
 

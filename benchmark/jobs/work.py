@@ -219,7 +219,7 @@ class Train(Unit):
         except Taken:
             raise
         except Stopped:
-            say("stopped; goes on from what it has kept")
+            say("stopped; the next `run` continues from its checkpoint")
             raise
         except Exception as error:
             # a run that has begun has recorded it itself, if it may

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
 from transformers import AutoConfig
 
 from benchmark.data.tokenizer import Vocabulary
@@ -132,12 +137,17 @@ def _find_folder(start: str, revision: str | None) -> Path:
         return Path(fetch(local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         pass
+    name = f"model.start {start!r}"
+    if revision:
+        name += f", revision {revision!r}"
     try:
         return Path(fetch())
+    except GatedRepoError:
+        raise StartModelGone(
+            f"{name}: its owner asks for consent: accept the licence on https://huggingface.co/{start}"
+            ", and call `hf auth login`"
+        ) from None
     except (OSError, HfHubHTTPError, HFValidationError) as error:
-        name = f"model.start {start!r}"
-        if revision:
-            name += f", revision {revision!r}"
         raise StartModelGone(
             f"{name} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): "
             "correct the name, or run `run_all.py prepare` once where there is a network"

@@ -105,7 +105,7 @@ def describe(plan: Plan) -> list[str]:
     if not waves:
         return []
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
-    lines = [f"  to submit, each line after the one before: {counts}"]
+    lines = [f"  to submit, where each line waits for the line before: {counts}"]
     for wave in [*waves, plan.report]:
         for request, units in _group_by_request(plan, wave):
             words = []
@@ -225,14 +225,19 @@ class Submission:
                     self._arrays[job.id.partition("_")[0]] = job.kind
             for wave in waves:
                 self._send_wave(wave)
-            if self.refused and not self.sent:
-                raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
+            self._check_sent()
             # the new one waits for all that the report of an earlier call waits for
             name = self._name_jobs("report")
             commands.cancel(
                 id for id, job in queue.items() if name in job.name and job.state == "waiting"
             )
             self._send_wave(self.plan.report)
+            self._check_sent()
+
+    def _check_sent(self) -> None:
+        """Raises SlurmError where Slurm refused all that was sent."""
+        if self.refused and not self.sent:
+            raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
 
     def _send_wave(self, wave: Wave) -> None:
         """Submit arrays, after those of earlier kinds; what scores a run waits for this alone."""
@@ -497,7 +502,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             script = commands.write_script(Path(folder), parameters, "true")
             try:
                 commands.ask("sbatch", "--test-only", str(script))
-                yield f"ok     a job to {kind} would be taken"
+                yield f"ok     Slurm would take a job to {kind}"
             except SlurmError as error:
                 refused.append(kind)
                 cure = _name_cure(str(error), kind)
