@@ -13,6 +13,7 @@ from benchmark.instruments.conformance import TinyRuns
 from tests.support import many_runs
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
+from tests.support.thorough import only_thorough
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="forks, and looks for processes in /proc"
@@ -48,6 +49,7 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
     assert not left.exists()
 
 
+@only_thorough  # and `make chaos` has two hundred
 def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(
     tmp_path: Path, monkeypatch
 ) -> None:

@@ -59,7 +59,7 @@ def test_a_cluster_that_is_well(cluster: Any) -> None:
     )
     assert cluster.code == 0 and all(line.startswith("ok ") for line in told)
     for kind in ("prepare", "train", "score", "report"):
-        assert any(f" job to {kind} " in line for line in told), kind
+        assert any(line.endswith(f" job to {kind}") for line in told), kind
     assert f"ok     {ANSWER.strip()}" in told
     assert all("#SBATCH --partition=long\n" in script for script in cluster.scripts)
     assert "own-python -c" in cluster.scripts[-1]

@@ -73,4 +73,4 @@ def test_a_run_that_sigterm_ends_leaves_no_process(tiny: SuiteFolder, tmp_path) 
     process = start_in(code, *command, path=code)
     # a resource tracker, a fork server and two workers
     said = expect_end(process, lambda: len(processes.descendants(process.pid)) >= 4)
-    assert "`run` goes on" in said
+    assert "the next `run` continues" in said

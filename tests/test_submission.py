@@ -4,6 +4,7 @@ tests/test_slurm.py has a real one.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import signal
@@ -194,7 +195,7 @@ def test_the_jobs_of_270_runs(tiny: SuiteFolder) -> None:
     plan = tiny.plan({"tables": ["representational_similarity"]})
     assert len(plan.states) == 270
     lines = "\n".join(of_slurm.describe(plan))
-    jobs = re.findall(r"^  (\w+): (\d+) jobs", lines, re.MULTILINE)
+    jobs = re.findall(r"^  (\w+): (\d+) jobs?, ", lines, re.MULTILINE)
     assert jobs[2:] == [("stages", "30"), ("train", "270"), ("score", "270"), ("report", "1")]
     assert len(plan.waves[-1].units) == 870
 
@@ -236,3 +237,24 @@ def test_a_run_is_scored_after_its_own_training(tiny: SuiteFolder, slurm: FakeSl
     [again] = [wave for wave in tiny.waves()[-2:] if wave["kind"] == "score"]
     assert len(again["units"]) == 4
     assert {first, second} <= {*slurm.arrays[again["id"]].after}
+
+
+def test_a_run_replaces_the_report_that_waits(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: the queue: calls that add a seed send a report each. One that waits is ended, which
+    one that runs is not, nor that of another suite; `cancel` ends both of this one.
+    """
+    other = copy.copy(tiny)
+    other.file = tiny.file.with_stem("other")
+    other.file.write_text(tiny.file.read_text())
+    assert tiny.submit() == other.submit() == 0
+    [theirs] = other.ids("report").values()
+    assert tiny.submit("--seeds", "0,1") == 0
+    first, second = [wave["id"] for wave in tiny.waves() if wave["kind"] == "report"]
+    assert first not in slurm.jobs
+    assert {second, theirs} <= {*slurm.jobs}
+    slurm.states[second] = "RUNNING"
+    assert tiny.submit("--seeds", "0,1,2") == 0
+    third = tiny.waves()[-1]["id"]
+    assert {second, third, theirs} <= {*slurm.jobs}
+    assert tiny.call("cancel") == 0
+    assert {*slurm.jobs} == {*other.ids().values()}

@@ -489,27 +489,6 @@ def test_an_array_that_the_disk_does_not_note_is_ended_and_sent_again(
     assert len(units) == len(set(units)) == 5
 
 
-def test_a_run_replaces_the_report_that_waits(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: the queue: calls that add a seed send a report each. One that waits is ended, which
-    one that runs is not, nor that of another suite; `cancel` ends both of this one.
-    """
-    other = copy.copy(tiny)
-    other.file = tiny.file.with_stem("other")
-    other.file.write_text(tiny.file.read_text())
-    assert tiny.submit() == other.submit() == 0
-    [theirs] = other.ids("report").values()
-    assert tiny.submit("--seeds", "0,1") == 0
-    first, second = [wave["id"] for wave in tiny.waves() if wave["kind"] == "report"]
-    assert first not in slurm.jobs
-    assert {second, theirs} <= {*slurm.jobs}
-    slurm.states[second] = "RUNNING"
-    assert tiny.submit("--seeds", "0,1,2") == 0
-    third = tiny.waves()[-1]["id"]
-    assert {second, third, theirs} <= {*slurm.jobs}
-    assert tiny.call("cancel") == 0
-    assert {*slurm.jobs} == {*other.ids().values()}
-
-
 def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the queue; those of another suite go on."""
     other = copy.copy(tiny)

@@ -115,7 +115,7 @@ class Hardware(Struct, kw_only=True, omit_defaults=True):
     node: str = ""
 
 
-class Provenance(Struct):
+class Provenance(Struct, omit_defaults=True):
     """Code, packages and hardware that trained a stage."""
 
     code: str  # the commit where there is one, and a hash of the sources that trained

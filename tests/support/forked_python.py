@@ -95,7 +95,7 @@ def install(address: str, file: Path) -> None:
 
 
 def answer(address: str, core: str) -> int:
-    """Fork for each call. Returns a fork's exit status, or 0 once the parent is gone."""
+    """Fork for each call, until the parent is gone. Returns the exit status of this process."""
     parent = os.getppid()
     for name in IMPORTED:
         importlib.import_module(name)
@@ -159,9 +159,8 @@ def become_python(
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
         os.close(descriptor)
-    sys.stdout = os.fdopen(
-        1, "w", closefd=False
-    )  # what it was may be a file, and can be written at any place
+    # what it was may be a file, and can be written at any place
+    sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
     if "-u" in arguments[:1]:
         sys.stdout.reconfigure(write_through=True)
