@@ -105,7 +105,7 @@ def describe(plan: Plan) -> list[str]:
     if not waves:
         return []
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
-    lines = [f"  to submit, where each line waits for the line before: {counts}"]
+    lines = [f"  to submit: {counts}. Each line below waits for the line before it:"]
     for wave in [*waves, plan.report]:
         for request, units in _group_by_request(plan, wave):
             words = []
@@ -502,7 +502,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             script = commands.write_script(Path(folder), parameters, "true")
             try:
                 commands.ask("sbatch", "--test-only", str(script))
-                yield f"ok     Slurm would take a job to {kind}"
+                yield f"ok     Slurm would accept a job to {kind}"
             except SlurmError as error:
                 refused.append(kind)
                 cure = _name_cure(str(error), kind)
