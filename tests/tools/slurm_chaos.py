@@ -320,12 +320,9 @@ class Chaos:
         """Another suite asks for a run's stages, which are trained: its job goes behind the one
         that does.
         """
-        rows = [config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units]
-        row = next(
-            row
-            for row in rows
-            if self.tiny.count(row, "evaluation") and not self.tiny.count(row, "done")
-        )
+        # one that the job has come to: the other suite would train what nobody trains
+        wait_until(lambda: self.list_training(job))
+        row = self.list_training(job)[0]
         other = copy.copy(self.tiny)
         other.file, other._configs = self.tiny.file.with_stem(f"other-{row}"), []
         text = self.tiny.file.read_text().replace('account = "tiny"', 'account = "urgent"')
@@ -343,6 +340,16 @@ class Chaos:
         )
         self.tiny.tell(row, f"slow {STEP}")
         self.sharing.append(other)
+
+    def list_training(self, job: Job) -> list[str]:
+        """The rows of a job that it trains now."""
+        states = self.tiny.states()
+        ours = [config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units]
+        return [
+            row
+            for row in ours
+            if states[row].state == "running" and self.tiny.count(row, "evaluation")
+        ]
 
     def lose_node(self, job: Job) -> None:
         node = job.node
