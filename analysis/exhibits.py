@@ -236,17 +236,20 @@ def describe_size(study: Study) -> str:
             layers = "layer" if header.layers == 1 else "layers"
             text = f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
             rows_by_size[size] = {}
-        if len({(each.layers, each.hidden_size) for each in headers}) == 1:
+        stage_sizes = {(header.layers, header.hidden_size) for header in headers}
+        if len(stage_sizes) == 1:
             rows_by_size.setdefault(size, {})[run.row] = None
     ladders = {tuple(describe_ladder(run)) for run in study.runs}
     if not text or all(len({*ladder}) == 1 for ladder in ladders):
         return text
-    others = [*rows_by_size][1:]
-    if not others:
+    other_sizes = [*rows_by_size][1:]
+    if not other_sizes:
         return f"{text} Methods that do not grow keep this size."
-    rows = [row for size in others for row in rows_by_size[size]]
+    rows = [row for size in other_sizes for row in rows_by_size[size]]
     if len(rows) == len(ladders) == 1:
-        return f"{text} Methods that do not grow keep this size, except {rows[0]}: {others[0]}."
+        return (
+            f"{text} Methods that do not grow keep this size, except {rows[0]}: {other_sizes[0]}."
+        )
     return f"{text} Methods that do not grow keep the size that their row begins with."
 
 

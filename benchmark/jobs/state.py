@@ -203,9 +203,14 @@ class Survey:
             planned=tuple(self.plan_keys(config)),
             job=self._job_of.get(f"train-{config.id}"),
         )
+        is_trained = run.finished == len(config.domains)
+        is_under_way = run.job and run.job.is_under_way
         # another suite may have trained the last ones, or a kill come before the run's own end
-        if view.lines and run.finished == len(config.domains):
+        if is_trained and view.lines:
             run = dataclasses.replace(run, state="done")
+        elif is_trained and not is_under_way:
+            detail = "another run trained its stages; `run` takes them over"
+            run = dataclasses.replace(run, detail=detail)
         else:
             run = self._read_unfinished(run)
         return dataclasses.replace(run, scored=self._read_scored(run))
@@ -214,15 +219,12 @@ class Survey:
         """The state of a run that is not done, by its last line, its heartbeat and its job."""
         job = run.job
         has_records = bool(run.view.lines)
-        if run.finished == len(run.config.domains) and not (job and job.is_under_way):
-            detail = "another run trained its stages; `run` takes them over"
-            return dataclasses.replace(run, detail=detail)
         failure = run.view.failure
         if failure:
             is_retried = job and job.submitted > failure.time
             if not is_retried:
                 reason = " ".join(failure.error.split())[:300]
-                # the job that trained it with others may have ended well, and is no more told
+                # a job of several runs ends well where one fails, and `status` does not list it
                 detail = f"on {failure.node}: {reason}" if failure.node else reason
                 return dataclasses.replace(run, state="failed", detail=detail)
         next_keys = run.view.keys[run.finished : run.finished + 1]
