@@ -413,7 +413,7 @@ COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(
 COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
 ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
-    "run": "ended; submitted jobs go on, and the next `run` continues from the last checkpoint",
+    "run": "ended; the next `run` continues from the last checkpoint (jobs on a cluster go on)",
     "status": "ended; this stops no run, and `run` starts what is missing",
     "check": "ended; `check` keeps nothing, and the same command tries all again",
 }

@@ -128,7 +128,7 @@ def test_each_model_has_the_scores_that_transformers_computes(
         assert call(place, "run") == 0
     with (place / "tasks" / "questions.jsonl").open("a") as file:
         file.write(json.dumps(QUESTIONS[0]) + "\n")
-    assert call(place, "run", "--dry-run") == 0 and "4 to score" in capsys.readouterr().out
+    assert call(place, "run", "--dry-run") == 0 and "4 models to score" in capsys.readouterr().out
 
 
 def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:

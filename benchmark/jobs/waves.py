@@ -295,13 +295,18 @@ def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -
         survey.in_progress.release()
 
 
+# what stands after a number of units, where it is not "to KIND"
+PURPOSES = {
+    "stages": "to train as shared stages",
+    "score": "models to score",
+    "measure": "runs to measure",
+}
+
+
 def count_by_kind(units: Iterable[Unit]) -> str:
     """The numbers of units by kind, in words."""
     counts = Counter(unit.kind for unit in units)
-    parts = []
-    for kind, count in counts.items():
-        purpose = "to train as shared stages" if kind == "stages" else f"to {kind}"
-        parts.append(f"{count} {purpose}")
+    parts = [f"{count} {PURPOSES.get(kind, f'to {kind}')}" for kind, count in counts.items()]
     return ", ".join(parts)
 
 
