@@ -156,7 +156,7 @@ class Side(LifelongMethod):
 # Where blocks go whose page does not say it in the paragraph before, by their page and a part of
 # them.
 PLACES = {
-    ("adding_a_method.md", "[options.l2_sp]"): Place("weak.toml", 'methods = ["l2_sp"]\n{block}'),
+    ("adding_a_method.md", "[options.l2_sp]"): Place("weak.toml"),
     ("adding_a_method.md", "def radam"): Place("my_package/radam.py", then=""),
     ("adding_a_method.md", "class WithSide"): Place(
         "methods/_side.py", SIDE, TRAINING.format(name="side")
