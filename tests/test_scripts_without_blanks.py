@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import unicodedata
@@ -16,16 +15,11 @@ from benchmark.data.leaks import (
     RUN,
     count_unchecked,
     find_near_copies,
-    find_shared_documents,
 )
 from benchmark.data.tokenizer import EOS, encode_texts, train_bpe
-from benchmark.data.tokens import Place, prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, _predict_by_words, count_unchecked_tests
-from benchmark.settings.suite import Data
-from benchmark.settings.suite import Tokenizer as TokenizerSettings
 from benchmark.settings.tasks import HubTask, Task
-from benchmark.settings.texts import Domain
 
 SCRIPTS = {
     "Chinese": range(0x4E00, 0x4E00 + 900),
@@ -184,24 +178,3 @@ def test_short_tests_of_such_scripts_are_counted() -> None:
     test = tuple(Example(text, pair, "yes", "test") for text, pair in texts)
     data = TaskData(Task(name="t", domain="d", dataset=HubTask(path="x")), ("yes",), (), (), test)
     assert count_unchecked_tests(data) == 2
-
-
-@pytest.mark.parametrize("script", ["Chinese", "Thai", "Khmer"])
-def test_documents_that_domains_share_are_found_in_such_scripts(script: str, tmp_path) -> None:
-    """Oracle: the ten validation documents that the other domain has too, changed in three letters
-    of each.
-    """
-    train, valid = make_documents(script)
-    others, more_others = make_documents("Yi")
-    texts = {"a": (train[10:], train[:10]), "b": (others, [*valid[:10], *more_others[10:]])}
-    domains = []
-    for name, halves in texts.items():
-        paths = []
-        for half, documents in zip(("train", "valid"), halves, strict=True):
-            path = tmp_path / f"{name}_{half}.jsonl"
-            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-            paths.append((str(path),))
-        domains.append(Domain(name=name, train=paths[0], valid=paths[1]))
-    corpus = prepare(domains, TokenizerSettings(vocabulary=900), Data(), tmp_path / "data")
-    shared = find_shared_documents(corpus, Place(tmp_path / "data"))
-    assert list(shared["a"]["b"]) == list(range(10))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, DomainTokens, Place, describe_cure
+from benchmark.data.tokens import Corpus, Place, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 
@@ -101,29 +101,12 @@ def find_validation_leaks(corpus: Corpus, place: Place) -> Found:
 
     It is the text of each domain and probe.
     """
-    suspects = _list_validation_texts((*corpus.domains, *corpus.probes))
-    texts = list_training_texts(corpus)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, place)
-
-
-def find_shared_documents(corpus: Corpus, place: Place) -> Found:
-    """The documents of the validation text of each domain that nearly stand in that of another.
-
-    Those that nearly stand in their own domain's count, too.
-    """
-    suspects = _list_validation_texts(corpus.domains)
-    texts: dict[str, Text] = {}
-    for name, (key, read) in suspects.items():
-        texts[name] = (f"valid {key}", read)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, place)
-
-
-def _list_validation_texts(texts: Sequence[DomainTokens]) -> dict[str, Text]:
     suspects: dict[str, Text] = {}
-    for text in texts:
+    for text in (*corpus.domains, *corpus.probes):
         key = text.valid_key or text.key
         suspects[text.name] = (key, partial(np.asarray, text.valid))
-    return suspects
+    texts = list_training_texts(corpus)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, place)
 
 
 # Near copies

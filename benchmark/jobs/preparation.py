@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from pathlib import Path
 
 from benchmark.data.decontamination import NEAR_COPIES
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import (
-    RUN,
-    count_unchecked,
-    find_shared_documents,
-)
+from benchmark.data.leaks import RUN, count_unchecked
 from benchmark.data.prepared import hash_texts, prepare_corpus
-from benchmark.data.tokens import BEYOND, Corpus, DomainTokens, Place
+from benchmark.data.tokens import BEYOND, Corpus, DomainTokens
 from benchmark.downstream.tasks import (
     TaskData,
     count_unchecked_tests,
@@ -57,7 +52,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         passes = config.describe_expected_passes(sizes)
         if passes:
             yield passes
-        warnings += warn_of_text(corpus, config, Place(store.data))
+        warnings += warn_of_text(corpus, config)
     start_folders = {config.start.folder for config in configs if config.start}
     for folder in start_folders:
         load_network(folder)  # wrong weights are told now, and not by the jobs that train
@@ -127,11 +122,10 @@ def _count(**counts: int) -> str:
     return ", ".join(parts)
 
 
-def warn_of_text(corpus: Corpus, config: RunConfig, place: Place) -> Iterator[str]:
+def warn_of_text(corpus: Corpus, config: RunConfig) -> Iterator[str]:
     """One warning per kind of text on which perplexity tells little.
 
-    Such are few, copied or short documents. `place` keeps which documents are copies, so that a
-    second call need not look for them again.
+    Such are few, copied or short documents.
     """
     domains = (*corpus.domains, *corpus.probes)
     yield from _warn_of_few_documents(domains, config.data)
@@ -150,18 +144,6 @@ def warn_of_text(corpus: Corpus, config: RunConfig, place: Place) -> Iterator[st
         yield (
             f"short documents: {', '.join(short)}, so a sequence joins unrelated ones. Where they "
             "are sentences of longer texts, join them"
-        )
-    shared = find_shared_documents(corpus, place)
-    overlaps = []
-    names = [domain.name for domain in corpus.domains]
-    for first, second in combinations(names, 2):
-        count = len(shared[first][second])
-        if count:
-            overlaps.append(f"{count:,} of {second} in {first}")
-    if overlaps:
-        yield (
-            f"validation documents that two domains share: {', '.join(overlaps)}. What is learned "
-            "of one domain is known of both. Let one of them keep these documents"
         )
     yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
 
