@@ -1,4 +1,4 @@
-"""Text without blanks between words: near copies, short texts, and counts of words."""
+"""Text without blanks between words: near copies, and counts of words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from benchmark.data.leaks import (
     NEARLY,
     RUN,
-    count_unchecked,
     find_near_copies,
 )
 from benchmark.data.tokenizer import EOS, encode_texts, train_bpe
 from benchmark.downstream.passages import Example
-from benchmark.downstream.tasks import TaskData, _predict_by_words, count_unchecked_tests
-from benchmark.settings.tasks import HubTask, Task
+from benchmark.downstream.tasks import TaskData, _predict_by_words
+from benchmark.settings.tasks import Task
 
 SCRIPTS = {
     "Chinese": range(0x4E00, 0x4E00 + 900),
@@ -143,14 +142,6 @@ def test_a_letter_in_another_place_changes_no_words_of_other_scripts(kind: str) 
     assert answers[0] == list(range(8))
 
 
-def test_texts_that_are_too_short_are_counted() -> None:
-    """By hand: a run takes 13 words, or 13 letters of such a script."""
-    bpe = train_bpe([], 0)
-    texts = ["one two three", " ".join("abcdefghijklm"), "中文" * 6, "中文" * 6 + "字", "ไทย" * 5]
-    assert count_unchecked(bpe, EOS, encode(bpe, texts)) == 2
-    assert count_unchecked(bpe, EOS, np.empty(0, np.int64)) == 0
-
-
 def test_a_bag_of_words_counts_letters_of_such_scripts() -> None:
     """Oracle: texts whose class is which of two letters is among others, and never a whole text;
     words of other scripts are counted as before.
@@ -170,11 +161,3 @@ def test_a_bag_of_words_counts_letters_of_such_scripts() -> None:
     data = TaskData(task, ("dog", "cat"), examples(200), examples(60), examples(60))
     predictions = _predict_by_words(data)
     assert np.mean(np.array(predictions) == data.list_targets("test")) > 0.95
-
-
-def test_short_tests_of_such_scripts_are_counted() -> None:
-    """By hand: a run takes 13 letters of such a script, those of both texts of an example."""
-    texts = [("中文" * 6, None), ("中文" * 6, "字"), ("中文字" * 20, None), ("ไทย", "ไทย")]
-    test = tuple(Example(text, pair, "yes", "test") for text, pair in texts)
-    data = TaskData(Task(name="t", domain="d", dataset=HubTask(path="x")), ("yes",), (), (), test)
-    assert count_unchecked_tests(data) == 2

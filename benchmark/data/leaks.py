@@ -149,13 +149,6 @@ def find_near_copies(
     return copies
 
 
-def count_unchecked(bpe: Tokenizer, eos: int, ids: NDArray[Any]) -> int:
-    """How many documents are not checked for near copies, as they have no run of RUN words."""
-    _, numbers = WordRuns(bpe, eos).hash_runs(np.asarray(ids))
-    is_end = np.asarray(ids) == eos
-    return int(is_end.sum()) - len(np.unique(numbers))
-
-
 class WordRuns:
     """Hashes of words, put together from those of the letters in their tokens.
 

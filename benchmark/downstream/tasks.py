@@ -29,7 +29,7 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
-from benchmark.data.leaks import LONE, Text, count_unchecked, find_leaks, list_training_texts
+from benchmark.data.leaks import LONE, Text, find_leaks, list_training_texts
 from benchmark.data.prepared import find_prepared_corpus, prepare_corpus
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
 from benchmark.data.tokens import Corpus, Place, Unprepared
@@ -213,12 +213,6 @@ def mark_in_train(data: TaskData, place: Place) -> TaskData:
     texts = {"": (data.key, train)}
     copies = find_leaks(letters, EOS, suspects, texts, place)
     return replace(data, in_train=frozenset(copies[""][""]))
-
-
-def count_unchecked_tests(data: TaskData) -> int:
-    """How many examples of test are too short to be looked for in train and in the stream."""
-    letters = train_bpe([], 0)
-    return count_unchecked(letters, EOS, _encode_examples(letters, EOS, data.test))
 
 
 def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:

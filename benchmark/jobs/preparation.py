@@ -8,12 +8,11 @@ from pathlib import Path
 
 from benchmark.data.decontamination import NEAR_COPIES
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import RUN, count_unchecked
+from benchmark.data.leaks import RUN
 from benchmark.data.prepared import hash_texts, prepare_corpus
 from benchmark.data.tokens import BEYOND, Corpus, DomainTokens
 from benchmark.downstream.tasks import (
     TaskData,
-    count_unchecked_tests,
     decontaminate_tasks,
     load_tasks,
     record_baselines,
@@ -75,7 +74,7 @@ def describe_domains(corpus: Corpus) -> Iterator[tuple[str, ...]]:
     for domain in (*corpus.domains, *corpus.probes):
         info = domain.info
         skipped = {**info["skipped"]}
-        skipped.pop(NEAR_COPIES, None)  # a column of its own
+        near_copies = skipped.pop(NEAR_COPIES, 0)  # a column of its own
         left_out = [f"{count:,} {reason}" for reason, count in skipped.items()]
         yield (
             domain.name,
@@ -83,7 +82,7 @@ def describe_domains(corpus: Corpus) -> Iterator[tuple[str, ...]]:
             f"{len(domain.train):,}",
             f"{info.get('valid_documents', 0):,}",
             f"{len(domain.valid):,}",
-            _describe_copies(corpus, domain),
+            _describe_copies(near_copies, info.get("near_copies", 0)),
             f"{info['unigram_perplexity']:,.1f}",
             ", ".join(left_out),
         )
@@ -97,29 +96,15 @@ def describe_task(data: TaskData) -> tuple[str, ...]:
         f"{len(data.dev):,}",
         f"{len(data.test):,}",
         f"{len(data.labels)}",
-        _count(
-            left_out=data.left_out,
-            kept=len(data.list_leaks()),
-            unchecked=count_unchecked_tests(data),
-        ),
+        _describe_copies(data.left_out, len(data.list_leaks())),
     )
 
 
-def _describe_copies(corpus: Corpus, domain: DomainTokens) -> str:
-    return _count(
-        left_out=domain.info["skipped"].get(NEAR_COPIES, 0),
-        kept=domain.info.get("near_copies", 0),
-        unchecked=count_unchecked(corpus.tokenizer, corpus.special.eos, domain.valid),
-    )
-
-
-def _count(**counts: int) -> str:
-    """The counts in words, but zeros: `3 left out, 2 unchecked`."""
-    parts = []
-    for name, count in counts.items():
-        if count:
-            parts.append(f"{count:,} {name.replace('_', ' ')}")
-    return ", ".join(parts)
+def _describe_copies(left_out: int, kept: int) -> str:
+    """The number of near copies, which are all left out or all kept: `3 left out`."""
+    if left_out:
+        return f"{left_out:,} left out"
+    return f"{kept:,} kept" if kept else ""
 
 
 def warn_of_text(corpus: Corpus, config: RunConfig) -> Iterator[str]:
