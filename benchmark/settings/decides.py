@@ -8,7 +8,7 @@ A field that holds settings, as `RunConfig.training` does, says nothing: its own
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
@@ -96,16 +96,6 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def list_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Each setting that decides something, by dotted key, also inside of sections and lists."""
-    for name, field in model.model_fields.items():
-        if find_decides(field):
-            yield f"{prefix}{name}", field
-            continue
-        for kind in find_settings(field.annotation):
-            yield from list_fields(kind, f"{prefix}{name}.")
-
-
 def find_settings(annotation: Any) -> list[type[BaseModel]]:
     """The kinds of settings in a field's type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -117,13 +107,16 @@ def find_settings(annotation: Any) -> list[type[BaseModel]]:
 
 
 @cache
-def list_purposes(model: type[BaseModel]) -> dict[str, Purpose]:
-    """The purpose of each setting, by dotted key."""
+def list_purposes(model: type[BaseModel], prefix: str = "") -> dict[str, Purpose]:
+    """The purpose of each setting, by dotted key, also inside of sections and lists."""
     purposes: dict[str, Purpose] = {}
-    for key, field in list_fields(model):
+    for name, field in model.model_fields.items():
         decides = find_decides(field)
-        assert decides
-        purposes[key] = decides.purpose
+        if decides:
+            purposes[f"{prefix}{name}"] = decides.purpose
+            continue
+        for kind in find_settings(field.annotation):
+            purposes |= list_purposes(kind, f"{prefix}{name}.")
     return purposes
 
 
