@@ -137,8 +137,6 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
         "duplicate": 2,
         "empty file": 1,
         "file of another format": 1,
-        "hidden": 3,
-        "no regular file": 2,
     }
 
 

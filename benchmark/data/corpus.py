@@ -184,7 +184,7 @@ def _list_files(domain: Domain) -> list[tuple[str, Path]]:
     for dataset in domain.datasets:
         if os.path.isdir(dataset.path):
             folder = Path(dataset.path)
-            paths = walk_folder(folder, Counter())
+            paths = walk_folder(folder)
             files += sorted((path.relative_to(folder).as_posix(), path) for path in paths)
     return files
 

@@ -41,8 +41,6 @@ TABLES = (".json", ".csv", ".parquet")
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
 # why something in a folder is no text
-HIDDEN = "hidden"
-NO_FILE = "no regular file"
 TABLE = f"table ({', '.join(TABLES)}) beside documents"
 NAMED = 10  # texts that are broken are named in what was skipped, so many of them
 BROKEN = "broken:"
@@ -258,12 +256,12 @@ def is_csv(file: str) -> bool:
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted.
 
-    Hidden files of a folder, other formats, tables beside documents, and no regular files are
-    skipped and counted. Raises DataError where there are none.
+    Of a folder, files of other formats and tables beside documents are skipped and counted. Raises
+    DataError where there are none.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
-        files = _select_files(list(walk_folder(path, skipped)), skipped)
+        files = _select_files(list(walk_folder(path)), skipped)
         problem = (
             f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
         )
@@ -306,7 +304,7 @@ def refuse(error: OSError) -> NoReturn:
     raise error
 
 
-def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
+def walk_folder(folder: Path) -> Iterator[Path]:
     """The files in a folder and in those inside it, but hidden ones.
 
     Links to folders are followed, and each folder is entered once.
@@ -322,10 +320,10 @@ def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
         for name in subfolders:
             if not name.startswith("."):
                 folders.append(name)
-        skipped.update(HIDDEN for name in (*subfolders, *names) if name.startswith("."))
-        files = [Path(place, name) for name in names if not name.startswith(".")]
-        skipped.update(NO_FILE for file in files if not file.is_file())
-        yield from filter(Path.is_file, files)
+        for name in names:
+            path = Path(place, name)
+            if path.is_file() and not name.startswith("."):
+                yield path
 
 
 # What stands in a file
