@@ -51,8 +51,9 @@ EXAMPLES = {
     "[data]": "data.memory_tokens = 100_000",
     "[model]": "model.dropout = 0.1",
     "[[model.ladder]]": (
-        "model.ladder = { first = { layers = 1, hidden_size = 16 }, every = 1, layers = 1, "
-        "hidden_size = 8 }"
+        "model.ladder = [{ layers = 1, hidden_size = 16 }, { layers = 1, hidden_size = 16 }, "
+        "{ layers = 2, hidden_size = 24 }, { layers = 2, hidden_size = 24 }, "
+        "{ layers = 3, hidden_size = 32 }]"
     ),
     "[training]": "training = { batch_size = 16, learning_rate = 4e-3 }",
     "[budget]": 'budget = { unit = "steps", amount = [800, 400, 400, 400, 400] }',

@@ -94,29 +94,6 @@ def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, 
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
-    """Oracle: the list, by hand; runs are the same ones. With a start model the first size is that
-    one's.
-    """
-    domains = ", ".join(f'{{ name = "d{i}", packages = ["json"] }}' for i in range(7))
-    text = MINIMAL.replace(
-        '{ name = "a", packages = ["json"] }, { name = "b", packages = ["email"] }', domains
-    )
-    listed = [(1, 64)] * 3 + [(2, 128)] * 3 + [(3, 192)]
-    sizes = ", ".join(f"{{ layers = {layers}, hidden_size = {width} }}" for layers, width in listed)
-    ladder = "[{ layers = 1, hidden_size = 64 }, { layers = 2, hidden_size = 128 }]"
-    rule = "{ first = { layers = 1, hidden_size = 64 }, every = 3, layers = 1, hidden_size = 64 }"
-    by_rule, by_list = (
-        load_suite(suite_file(text.replace(ladder, said))) for said in (rule, f"[{sizes}]")
-    )
-    runs, same = map(methods.list_runs, (by_rule, by_list))
-    assert by_rule == by_list and [run.id for run in runs] == [run.id for run in same]
-    begun = load_suite(suite_file(text.replace(ladder, f'{rule}\nstart = "some/model"')))
-    assert begun.model.ladder == by_list.model.ladder[1:]
-    with pytest.raises(ConfigError, match=r"model\.ladder: .*\bevry: .*'every'"):
-        load_suite(suite_file(text.replace(ladder, rule.replace("every", "evry"))))
-
-
 def test_environment_variables(suite_file, monkeypatch) -> None:
     """The rule of docs/suite_keys.md: `${NAME}` in a path is a variable of the environment, and
     must be set.

@@ -15,18 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from benchmark.settings.base import (
-    ConfigError,
-    Settings,
-    describe_unknown_key,
-    digest,
-    validate,
-)
+from benchmark.settings.base import ConfigError, describe_unknown_key, digest, validate
 from benchmark.settings.names import ROOT, SUITES, list_executor_names, list_suite_names
 from benchmark.settings.optimizers import DEFAULTS_OF_START_MODELS, Optimizer, find_optimizer
-from benchmark.settings.suite import Row, RunConfig, Size, Suite, Training
+from benchmark.settings.suite import Row, RunConfig, Suite, Training
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -81,7 +73,7 @@ def load_suite(
         if key not in choices:
             raise ConfigError(f"{place}: {key}: {describe_unknown_key(key, choices)}")
     content.setdefault("name", Path(name).stem)
-    suite = validate(Suite, list_rungs(_expand(content, place), place), place)
+    suite = validate(Suite, _expand(content, place), place)
     suite._called = shlex.join(words)
     suite._built_in = tuple(built_in)
     return suite
@@ -133,7 +125,7 @@ def expand(
         # through Suite, so that a row's overrides are held against the same rules
         content |= {"name": suite.name, "title": suite.title}
         place = f"suite {suite.name!r}, row {row.name!r}"
-        checked = validate(Suite, list_rungs(content, place), place)
+        checked = validate(Suite, content, place)
         training = _set_defaults_of_recipes(
             suite, overrides, checked, find_own_optimizer(row), place
         )
@@ -198,38 +190,6 @@ def _set_defaults_of_recipes(
         if name not in keys:
             content[name] = value
     return validate(Training, content, f"{place}: optimizer {optimizer.name!r}")
-
-
-class LadderRule(Settings):
-    """A ladder by rule: a first size, and how much larger it gets after every so many domains."""
-
-    first: Size = Field(description="the size that it begins with")
-    every: int = Field(gt=0, description="so many domains have one size")
-    layers: int = Field(0, ge=0, description="so many layers more")
-    hidden_size: int = Field(0, ge=0, description="so much wider")
-
-
-def list_rungs(content: dict[str, Any], place: str) -> dict[str, Any]:
-    """A suite's content with its ladder as a list, one size a domain.
-
-    Raises ConfigError for a rule that is none.
-    """
-    model = content.get("model")
-    if not isinstance(model, dict):
-        return content
-    rule = model.get("ladder")
-    if not isinstance(rule, dict):
-        return content
-    ladder = validate(LadderRule, rule, f"{place}: model.ladder")
-    first = ladder.first
-    rungs = []
-    for domain in range(len(content.get("domains", ()))):
-        step = domain // ladder.every
-        layers = first.layers + step * ladder.layers
-        hidden_size = first.hidden_size + step * ladder.hidden_size
-        rungs.append({"layers": layers, "hidden_size": hidden_size})
-    later_rungs = rungs[1:] if model.get("start") else rungs
-    return {**content, "model": {**model, "ladder": later_rungs}}
 
 
 def _permute(suite: Suite, seed: int) -> dict[str, Any]:

@@ -155,8 +155,7 @@ class Model(Settings):
     ladder: tuple[Size, ...] = Field(
         (),
         description="a size per domain, never a smaller one. With `start`, only sizes of later "
-        "domains. Or a rule: { first = SIZE, every = 5, layers = 1, hidden_size = "
-        "64 } adds so much after every five domains",
+        "domains",
     )
     head_size: Annotated[int, STEPS] = Field(
         64, gt=0, description="width of an attention head, the same for every size of the ladder"
