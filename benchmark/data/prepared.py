@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from benchmark.data import corpus
 from benchmark.data.decontamination import decontaminate
@@ -28,6 +30,8 @@ from benchmark.settings.base import digest
 from benchmark.settings.decides import describe
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.texts import Domain
+
+Found = TypeVar("Found")  # what is known of texts
 
 
 def prepare_corpus(
@@ -76,6 +80,23 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
         return prepare_corpus(config, store, check=False, makes=False)
     except Unprepared:
         return None
+
+
+def find_texts(config: RunConfig, store: Store) -> Texts:
+    """The keys and sizes of a run's texts, where all of them are tokenised."""
+    try:
+        prepared = find_prepared_corpus(config, store)
+    except NotHere as error:
+        return Texts(problem=error)
+    if not prepared:
+        return Texts()
+    texts = (*prepared.domains, *prepared.probes)
+    return Texts(
+        keys=prepared.keys,
+        validation=list_validation_keys(prepared, config),
+        sizes=tuple(domain.info["tokens"] for domain in prepared.domains),
+        valid_tokens=sum(len(text.valid) for text in texts),
+    )
 
 
 def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
@@ -196,42 +217,23 @@ class PreparedTexts:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._texts: dict[str, Texts] = {}
-        self._first_keys: dict[str, dict[str, str]] = {}
-        self._prepared_keys: dict[str, dict[str, set[str]]] = {}
+        self._found: dict[tuple[str, Any], Any] = {}
 
     def find(self, config: RunConfig) -> Texts:
-        """The keys and sizes of a run's texts, where all of them are tokenised."""
-        key = hash_texts(config)
-        if key not in self._texts:
-            self._texts[key] = self._look_at(config)
-        return self._texts[key]
-
-    def _look_at(self, config: RunConfig) -> Texts:
-        try:
-            prepared = find_prepared_corpus(config, self.store)
-        except NotHere as error:
-            return Texts(problem=error)
-        if not prepared:
-            return Texts()
-        texts = (*prepared.domains, *prepared.probes)
-        return Texts(
-            keys=prepared.keys,
-            validation=list_validation_keys(prepared, config),
-            sizes=tuple(domain.info["tokens"] for domain in prepared.domains),
-            valid_tokens=sum(len(text.valid) for text in texts),
-        )
+        """See `find_texts`."""
+        return self._look_once(find_texts, config)
 
     def find_first_keys(self, config: RunConfig) -> dict[str, str]:
         """See the function of that name."""
-        key = hash_texts(config)
-        if key not in self._first_keys:
-            self._first_keys[key] = find_first_keys(config, self.store)
-        return self._first_keys[key]
+        return self._look_once(find_first_keys, config)
 
     def find_prepared_keys(self, config: RunConfig) -> dict[str, set[str]]:
         """See the function of that name."""
-        key = hash_texts(config)
-        if key not in self._prepared_keys:
-            self._prepared_keys[key] = find_prepared_keys(config, self.store)
-        return self._prepared_keys[key]
+        return self._look_once(find_prepared_keys, config)
+
+    def _look_once(self, find: Callable[[RunConfig, Store], Found], config: RunConfig) -> Found:
+        key = (hash_texts(config), find)
+        if key not in self._found:
+            self._found[key] = find(config, self.store)
+        found: Found = self._found[key]
+        return found
