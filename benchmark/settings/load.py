@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def load_suite(
         if key not in choices:
             raise ConfigError(f"{place}: {key}: {describe_unknown_key(key, choices)}")
     content.setdefault("name", Path(name).stem)
-    suite = validate(Suite, _expand(content, place), place)
+    content = _change_texts(content, partial(_expand, place))
+    suite = validate(Suite, content, place)
     suite._called = shlex.join(words)
     suite._built_in = tuple(built_in)
     return suite
@@ -243,7 +245,7 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
-    content = _locate(content, path)
+    content = _change_texts(content, partial(_locate, path))
     built_in = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content, built_in
@@ -319,21 +321,26 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
     section[last] = value
 
 
-def _locate(value: Any, file: Path, key: str = "") -> Any:
-    """The content of a suite file with its paths relative to the current folder.
+def _change_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
+    """A suite's content with what `change` makes of each text, given its dotted key and itself."""
+    if isinstance(value, dict):
+        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
+        return {
+            name: _change_texts(inner, change, f"{prefix}{name}".strip("."))
+            for name, inner in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_change_texts(inner, change, key) for inner in value]
+    return change(key, value) if isinstance(value, str) else value
+
+
+def _locate(file: Path, key: str, value: str) -> str:
+    """A text of a suite file, a path relative to the current folder.
 
     A path stays as it is if it begins with `${NAME}` or comes from `--set`. Step times that ship
     with the project are relative to the project.
     """
-    if isinstance(value, dict):
-        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
-        return {
-            name: _locate(inner, file, f"{prefix}{name}".strip("."))
-            for name, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [_locate(inner, file, key) for inner in value]
-    if key not in PATHS or not isinstance(value, str) or value.startswith(AS_THEY_ARE):
+    if key not in PATHS or value.startswith(AS_THEY_ARE):
         return value
     path = os.path.normpath(file.parent / value)
     if key == "budget.reference" and file.parent == SUITES:
@@ -347,23 +354,13 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
     return path
 
 
-def _expand(value: Any, place: str, key: str = "") -> Any:
-    """Values whose paths have the environment's.
+def _expand(place: str, key: str, value: str) -> str:
+    """A text with the environment's variables where it is a path.
 
     Other texts stay as they are: titles are printed, and whoever hands out a suite would learn what
     stands in the environment. Raises ConfigError for a variable that is not set, and for a torn
     line.
     """
-    if isinstance(value, dict):
-        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
-        return {
-            name: _expand(inner, place, f"{prefix}{name}".strip("."))
-            for name, inner in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_expand(inner, place, key) for inner in value]
-    if not isinstance(value, str):
-        return value
 
     def read_variable(match: re.Match[str]) -> str:
         if match[1] not in os.environ:
