@@ -25,7 +25,6 @@ FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
 WORD = 2**64 - 1
 CHOOSES = 7  # apart are the numbers that choose a row's source
-MOMENTS = 100  # of a stage, over which weights that change are averaged
 PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
@@ -113,21 +112,10 @@ def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Intege
     return blocks
 
 
-def weigh(sources: Sequence[WeightedText], progress: float | None) -> Floats:
-    """The probability that a row comes from each source, at a time of a stage.
-
-    The share `progress` of the stage is over then. None stands for the mean over the stage.
-    """
-    whole_stage = (np.arange(MOMENTS) + 0.5) / MOMENTS
-    moments = whole_stage if progress is None else np.array([progress])
-    curves = []
-    for source in sources:
-        values = np.atleast_1d(source.weight)
-        times = np.linspace(0, 1, len(values))
-        curves.append(np.interp(moments, times, values))
-    weights = np.array(curves)
-    moment_shares = weights / weights.sum(axis=0)
-    shares: Floats = moment_shares.mean(axis=1)
+def weigh(sources: Sequence[WeightedText]) -> Floats:
+    """The probability that a row comes from each source."""
+    weights = np.array([source.weight for source in sources])
+    shares: Floats = weights / weights.sum()
     return shares
 
 
@@ -135,8 +123,8 @@ class DomainBlocks:
     """The order of rows of a domain's training text, cut into blocks of `length` tokens.
 
     A mixed domain is its sources one after the other. A block that two of them share is nobody's.
-    `memory`: so many blocks are remembered, of each source by its mean weight, or all of it where
-    that is less. `key` draws them.
+    `memory`: so many blocks are remembered, of each source by its weight, or all of it where that
+    is less. `key` draws them.
 
     Raises ConfigError for a source that holds no block.
     """
@@ -144,10 +132,10 @@ class DomainBlocks:
     def __init__(self, text: DomainTokens, length: int, memory: int, key: tuple[int, ...]) -> None:
         self._sources = text.sources
         self._key = key
-        self._mean = np.ones(1)
+        self._shares = np.ones(1)
         sizes = [len(text.train)]
         if text.sources:
-            self._mean = weigh(text.sources, None)
+            self._shares = weigh(text.sources)
             sizes = text.info["parts"]
         ends = np.cumsum(sizes)
         starts = np.concatenate([[0], ends[:-1]])
@@ -159,21 +147,15 @@ class DomainBlocks:
                 f"domain {text.name!r}: source {number} holds no row of {length} training tokens: "
                 "give it more, or leave it out"
             )
-        shares = np.round(self._mean * memory)
-        sizes_in_memory = np.minimum(self._blocks, np.maximum(1, shares))
+        wanted = np.round(self._shares * memory)
+        sizes_in_memory = np.minimum(self._blocks, np.maximum(1, wanted))
         self._sizes = sizes_in_memory.astype(np.int64)
 
-    def draw(self, numbers: Integers, key: tuple[int, ...], progress: float | None) -> Integers:
-        """The blocks of new rows, which `numbers` count.
-
-        The share `progress` of the stage is over. None stands for its mean.
-        """
+    def draw(self, numbers: Integers, key: tuple[int, ...]) -> Integers:
+        """The blocks of new rows, which `numbers` count."""
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)
-        weights = self._mean
-        if progress is not None:
-            weights = weigh(self._sources, progress)
-        ends = np.cumsum(weights)
+        ends = np.cumsum(self._shares)
         uniform = draw_uniform(*key, CHOOSES, numbers)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         blocks = np.empty(len(numbers), dtype=np.int64)
@@ -186,10 +168,10 @@ class DomainBlocks:
 
     def remember(self, uniform: Floats) -> Integers:
         """The blocks of memory rows by numbers that are uniform in [0, 1)."""
-        ends = np.cumsum(self._mean)
+        ends = np.cumsum(self._shares)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
-        starts = (ends - self._mean)[row_sources]
-        shares = (uniform - starts) / self._mean[row_sources]  # of the source's memory
+        starts = (ends - self._shares)[row_sources]
+        shares = (uniform - starts) / self._shares[row_sources]  # of the source's memory
         sizes = self._sizes[row_sources]
         offsets = np.minimum((shares * sizes).astype(np.int64), sizes - 1)
         first_places = np.cumsum(self._sizes) - self._sizes

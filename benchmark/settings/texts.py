@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, model_validator
 
 from benchmark.settings.base import NAME, Settings
 from benchmark.settings.decides import NOTHING, PLACE, ROWS, TEXT, WEIGHTS
@@ -95,12 +95,8 @@ class Text(Settings):
 class WeightedText(Text):
     """One source of a mixed domain, and how often a sequence comes from it."""
 
-    weight: Annotated[
-        NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)], WEIGHTS
-    ] = Field(
-        1.0,
-        description="how often it is drawn, relative to the other sources. A list changes it "
-        "linearly over the stage",
+    weight: Annotated[float, WEIGHTS] = Field(
+        1.0, gt=0, description="how often it is drawn, relative to the other sources"
     )
 
 
@@ -129,16 +125,6 @@ class Domain(Text):
         lt=1,
         description="share of the documents that are kept from pre-training for tasks",
     )
-
-    @model_validator(mode="after")
-    def _check_some_always(self) -> Domain:
-        def is_always(source: WeightedText) -> bool:
-            weight = source.weight
-            return min(weight if isinstance(weight, tuple) else (weight,)) > 0
-
-        if self.sources and not any(map(is_always, self.sources)):
-            raise ValueError("sources: each weight is 0 at some time: give one that is not")
-        return self
 
     @property
     def parts(self) -> tuple[Domain, ...]:

@@ -166,27 +166,24 @@ class Loader:
         bits = draw_bits(seed, self._stage.index, self._index, step, rank)
         return int(bits >> 1)
 
-    def get(self, step: int, elapsed: float = 0.0) -> Step:
+    def get(self, step: int) -> Step:
         number, future = self._next or (-1, None)
         self._next = None
-        current = future.result() if future and number == step else self.compute(step, elapsed)
+        current = future.result() if future and number == step else self.compute(step)
         has_own_rows = any(draw.domain == OWN for draw in self._draws)
-        is_steady = self._stream.is_steady(self._stage.index)
-        if self._method.replay_weights is None and is_steady and not has_own_rows:
+        if self._method.replay_weights is None and not has_own_rows:
             next_step = step + 1
             self._next = (next_step, self._thread.submit(self.compute, next_step))
         return current
 
-    def compute(self, step: int, elapsed: float = 0.0) -> Step:
+    def compute(self, step: int) -> Step:
         weights = self._method.replay_weights
         batch: list[Batch] = []
         for draw in self._draws:
-            batch += self._make(draw, step, weights, elapsed)
+            batch += self._make(draw, step, weights)
         return batch, self._make(self._memory, step)
 
-    def _make(
-        self, draw: Draw, step: int, weights: Sequence[float] | None = None, elapsed: float = 0.0
-    ) -> list[Batch]:
+    def _make(self, draw: Draw, step: int, weights: Sequence[float] | None = None) -> list[Batch]:
         """This process's rows, in micro-batches.
 
         They are every world-size-th row, so that all processes have their share of memory.
@@ -196,9 +193,7 @@ class Loader:
         batches = []
         for start in range(0, len(local_rows), self._micro):
             rows = local_rows[start : start + self._micro]
-            batch = self._stream.make_batch(
-                self._stage.index, draw, step, rows, weights, elapsed, own_rows
-            )
+            batch = self._stream.make_batch(self._stage.index, draw, step, rows, weights, own_rows)
             batches.append(batch)
         return [batch.to(self._world.device) for batch in batches]
 
@@ -295,7 +290,7 @@ class Stepper:
         self.learner.elapsed = elapsed
         self.learner.learning_rate = learning_rate
         self.learner.overflowed = False
-        batches, memory = self.loader.get(step, elapsed.stage)
+        batches, memory = self.loader.get(step)
         if self.optimizer is None:
             with evaluating(self.learner.model):
                 self.method.on_batch(self.learner, batches)

@@ -126,11 +126,6 @@ class Stream:
         earlier = self.memory_blocks[:stage]
         return stage > 0 and max(earlier, default=0) > 0
 
-    def is_steady(self, stage: int) -> bool:
-        """Whether rows are the same whatever share of the stage is over."""
-        sources = self.corpus.domains[stage].sources
-        return not any(isinstance(source.weight, tuple) for source in sources)
-
     def make_batch(
         self,
         stage: int,
@@ -138,14 +133,12 @@ class Stream:
         step: int,
         rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
-        elapsed: float = 0.0,
         own_rows: Tensor | None = None,
     ) -> Batch:
         """Rows `rows` of a draw of this step.
 
         `weights` say how likely a memory row comes from each earlier domain. It is uniform by
-        default. `elapsed` is the share of the stage that is over, for weights of sources.
-        `own_rows` are all rows (draw.rows, N), where the method has made them.
+        default. `own_rows` are all rows (draw.rows, N), where the method has made them.
         """
         rows = np.asarray(rows, dtype=np.int64)
         is_fresh = rows < draw.fresh
@@ -155,9 +148,7 @@ class Stream:
         if own_rows is None:
             blocks = np.empty(len(rows), dtype=np.int64)
             fresh = step * draw.fresh + rows[is_fresh]
-            domains[is_fresh], blocks[is_fresh] = self._draw_fresh(
-                stage, draw.domain, key, fresh, elapsed
-            )
+            domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, draw.domain, key, fresh)
             if self._replay and draw.replayed:
                 names = [text.name for text in self.evaluated]
                 index = names.index(self._replay.text)
@@ -236,17 +227,16 @@ class Stream:
         return keys
 
     def _draw_fresh(
-        self, stage: int, source: str, key: tuple[int, ...], numbers: Integers, elapsed: float
+        self, stage: int, source: str, key: tuple[int, ...], numbers: Integers
     ) -> tuple[Integers | int, Integers]:
         """Domain and block of the rows that are not memory.
 
         `numbers` count such rows since the phase began.
         """
         if source == "new":
-            return stage, self._domains[stage].draw(numbers, key, elapsed)
+            return stage, self._domains[stage].draw(numbers, key)
         if source == "previous":
-            previous = self._domains[stage - 1]
-            return stage - 1, previous.draw(numbers, key, None)
+            return stage - 1, self._domains[stage - 1].draw(numbers, key)
         ends = np.cumsum(self.blocks[: stage + 1])
         numbers_in_text = draw_uniform(*key, 1, numbers) * ends[-1]
         places = numbers_in_text.astype(np.int64)
@@ -264,8 +254,8 @@ class Stream:
     ) -> tuple[Integers, Integers]:
         """Domain and block of memory rows.
 
-        The domain is drawn uniformly or by `weights`, a source of it by its mean weight, and the
-        block uniformly.
+        The domain is drawn uniformly or by `weights`, a source of it by its weight, and the block
+        uniformly.
         """
         if not len(rows):
             return rows, rows
