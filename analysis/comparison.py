@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,11 @@ import pandas as pd
 from analysis.inference import show_mean
 from analysis.metrics import PERPLEXITIES
 from analysis.notes import note_left_out_runs
-from analysis.study import Study, describe_hardware, find_header, find_other_texts
+from analysis.study import Study, find_other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
-from benchmark.ledger.records import Provenance
 from benchmark.ledger.runs import RunRecords, leave_out_older_texts
-from benchmark.settings.decides import flatten, list_purposes, show_value
+from benchmark.settings.decides import find_differences, flatten, list_purposes, show_value
 from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
 
 COLUMNS = (
@@ -284,23 +283,20 @@ def list_differences(a: Runs, b: Runs) -> Iterator[str]:
     changed = [name for name in common if texts_a[name] != texts_b[name]]
     if changed:
         yield f"validation text, or the tokenizer: {', '.join(changed)}"
-    provenances_a = _collect_provenances(a)
-    provenances_b = _collect_provenances(b)
-    parts: dict[str, Callable[[Provenance], list[str]]] = {
-        "code": lambda provenance: [provenance.code],
-        "packages": lambda provenance: [
-            f"{name} {version}" for name, version in provenance.packages.items()
-        ],
-        "hardware": lambda provenance: [describe_hardware(provenance)],
-        "vector instructions": lambda provenance: [provenance.hardware.instructions],
-    }
-    for part, list_values in parts.items():
-        values_a = dict.fromkeys(value for origin in provenances_a for value in list_values(origin))
-        values_b = dict.fromkeys(value for origin in provenances_b for value in list_values(origin))
-        if values_a.keys() != values_b.keys():
-            extra_a = "; ".join(value for value in values_a if value not in values_b)
-            extra_b = "; ".join(value for value in values_b if value not in values_a)
-            yield f"{part}: {extra_a or NOTHING} → {extra_b or NOTHING}"
+    stages_a = Study("", a).stages
+    stages_b = Study("", b).stages
+    for column in ("code", "packages", "hardware"):
+        parts_a = _list_parts(stages_a[column])
+        parts_b = _list_parts(stages_b[column])
+        extra_a = ", ".join(part for part in parts_a if part not in parts_b)
+        extra_b = ", ".join(part for part in parts_b if part not in parts_a)
+        if extra_a or extra_b:
+            yield f"{column}: {extra_a or NOTHING} → {extra_b or NOTHING}"
+
+
+def _list_parts(values: pd.Series) -> list[str]:
+    """What a column of `Study.stages` lists, with commas, in any of its stages."""
+    return list(values.str.split(", ").explode().unique())
 
 
 def _collect_texts(runs: Runs) -> dict[str, str]:
@@ -311,11 +307,6 @@ def _collect_texts(runs: Runs) -> dict[str, str]:
     return texts
 
 
-def _collect_provenances(runs: Runs) -> list[Provenance]:
-    """What trained the stages of these runs, stage by stage."""
-    return [find_header(stage).provenance for run in runs for stage in run.stages if stage]
-
-
 def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
     settings_a = {run.row: _list_settings(run) for run in a}
@@ -323,12 +314,8 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     rows = [row for row in settings_a if row in settings_b]
     changes: dict[str, list[str]] = {}
     for row in rows:
-        for key in {**settings_a[row], **settings_b[row]}:
-            value_a = settings_a[row].get(key)
-            value_b = settings_b[row].get(key)
-            if value_a != value_b:
-                change = f"{key}: {show_value(value_a)} → {show_value(value_b)}"
-                changes.setdefault(change, []).append(row)
+        for change in find_differences(settings_a[row], settings_b[row]):
+            changes.setdefault(change, []).append(row)
     for change, changed_rows in changes.items():
         place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"
         yield change + place
