@@ -160,7 +160,7 @@ def report(options: argparse.Namespace) -> int:
 
     suites = [read_suite(options, name) for name in options.suites]
     with open_runs(options.runs, suites) as runs:
-        write_report(suites, runs, options.out, options.view)
+        write_report(suites, runs, options.out)
     return 0
 
 

@@ -47,10 +47,6 @@ class Exhibit:
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
 
-    def write_numbers(self, study: Study) -> dict[str, bytes]:
-        """The files that a figure has beside its picture, by their suffix."""
-        return {}
-
     def select(self, study: Study) -> Study:
         """The study of the suites that the exhibit shows.
 

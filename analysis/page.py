@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from analysis import notes
-from analysis.exhibits import Exhibit, TableExhibit, View, describe_growth, to_files
+from analysis.exhibits import Exhibit, TableExhibit, describe_growth, to_files
 from analysis.figures import CLEAR, COLOURS, FigureExhibit, Picture, assign_colours, shorten_number
 from analysis.inference import show_mean
 from analysis.metrics import AP, PERPLEXITIES
@@ -30,11 +30,15 @@ from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
 GROWN = 1.05  # times the parameters: prompts and adapters are less
+TablePair = tuple[Table, Table]  # a table, and the same one with the paper's numbers in it
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
 def render_page(
-    study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | Picture]]
+    study: Study,
+    scorecard: Table | None,
+    tables: Sequence[TablePair] = (),
+    pictures: Sequence[tuple[FigureExhibit, Picture]] = (),
 ) -> str:
     """HTML of the report.
 
@@ -53,21 +57,19 @@ def render_page(
     printed_notes = {f"{where}{note}" for where, note in audit}
     warnings = [*notes.warn_of_counting(study), *notes.warn_of_baselines(study)]
     printed_notes.update(warnings)
-    pairs = _pair_tables(study, exhibits)
     # the scorecard comes after the first table, and before the others
     first = (
-        [tuple(_drop_printed_notes(table, printed_notes) for table in pairs[0])] if pairs else []
+        [tuple(_drop_printed_notes(table, printed_notes) for table in tables[0])] if tables else []
     )
     card = _drop_printed_notes(scorecard, printed_notes)
     rest = [
-        tuple(_drop_printed_notes(table, printed_notes) for table in pair) for pair in pairs[1:]
+        tuple(_drop_printed_notes(table, printed_notes) for table in pair) for pair in tables[1:]
     ]
-    pictures = []
-    for exhibit, content in exhibits:
-        if isinstance(content, Picture):
-            png = base64.b64encode(content.png).decode()
-            caption = exhibit.describe(exhibit.select(study))
-            pictures.append((exhibit.name, caption, content.sentences, png, content.description))
+    figures = []
+    for exhibit, picture in pictures:
+        png = base64.b64encode(picture.png).decode()
+        caption = exhibit.describe(exhibit.select(study))
+        figures.append((exhibit.name, caption, picture.sentences, png, picture.description))
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(describe_growth(part.runs) for part in study.parts),
@@ -78,7 +80,7 @@ def render_page(
         scorecard=card,
         undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=first + rest,
-        figures=pictures,
+        figures=figures,
         audit=audit,
         made=_build_cost_table(study),
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
@@ -87,22 +89,6 @@ def render_page(
         library=_pack_library(),
         script=Markup((FOLDER / "explore.js").read_text("utf-8")),
     )
-
-
-def _pair_tables(
-    study: Study, exhibits: Sequence[tuple[Exhibit, Table | Picture]]
-) -> list[tuple[Table, Table | None]]:
-    """Each table, and the same one with the paper's numbers, None where none of these is in it."""
-    pairs = []
-    for exhibit, content in exhibits:
-        if not isinstance(exhibit, TableExhibit) or not isinstance(content, Table):
-            continue
-        compared = None
-        if study.paper and exhibit.printed:
-            table = exhibit.build(study, "both").shown
-            compared = table if table.has_printed else None
-        pairs.append((content, compared))
-    return pairs
 
 
 def _write_settings(study: Study) -> dict[tuple[str, str], str]:
@@ -323,43 +309,44 @@ def render(
     exhibits: Sequence[Exhibit],
     load: Callable[[str], Exhibit],
     out: Path,
-    view: View = "ours",
     only_tables: bool = False,
 ) -> list[Path]:
     """Write the files of each exhibit.
 
-    View "ours" of a study with runs adds index.html, and a scorecard if the study is held against
-    the paper. `load` gives the paper's tables by name for it. View "both" is of tables alone and
-    has files of its own, NAME.both.tex. The same records give the same bytes. `only_tables`:
-    neither pictures, which take longest, nor index.html.
+    A study that is held against the paper has the tables with the paper's numbers, too, as
+    NAME.both.tex, where any stands in them, and a scorecard. `load` gives the paper's tables by
+    name for it. A study with runs has index.html. The same records give the same bytes.
+    `only_tables`: neither pictures, which take longest, nor index.html.
     """
-    contents: list[tuple[Exhibit, Table | Picture]] = []
-    files: dict[str, bytes] = {}
+    tables: list[TablePair] = []
+    pictures: list[tuple[FigureExhibit, Picture]] = []
+    rendered: dict[str, dict[str, bytes]] = {}
     for exhibit in exhibits:
         if isinstance(exhibit, TableExhibit):
-            table = exhibit.build(study, view)
-            contents.append((exhibit, table.shown))
-            rendered = to_files(table)
-        else:
-            rendered = exhibit.write_numbers(study)
-            if isinstance(exhibit, FigureExhibit) and not only_tables:
-                picture = exhibit.render(study)
-                contents.append((exhibit, picture))
-                latex = exhibit.write_latex(study, picture.sentences).encode()
-                rendered |= {"pdf": picture.pdf, "png": picture.png, "tex": latex}
-        name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
-        files |= {f"{name}.{suffix}": content for suffix, content in rendered.items()}
-    if view == "ours" and study.runs:
-        scorecard = None
-        if study.paper:
-            from analysis.scorecard import build_scorecard
+            table = exhibit.build(study)
+            rendered[exhibit.name] = to_files(table)
+            is_beside_paper = study.paper and exhibit.printed
+            beside = exhibit.build(study, "both") if is_beside_paper else table
+            if beside.has_printed:
+                rendered[f"{exhibit.name}.both"] = to_files(beside)
+            tables.append((table.shown, beside.shown))
+        elif isinstance(exhibit, FigureExhibit) and not only_tables:
+            picture = exhibit.render(study)
+            latex = exhibit.write_latex(study, picture.sentences).encode()
+            rendered[exhibit.name] = {"pdf": picture.pdf, "png": picture.png, "tex": latex}
+            pictures.append((exhibit, picture))
+    scorecard = None
+    if study.runs and study.paper:
+        from analysis.scorecard import build_scorecard
 
-            scorecard = build_scorecard(study, load)
-            rendered = to_files(scorecard)
-            for suffix, text in rendered.items():
-                files[f"{scorecard.name}.{suffix}"] = text
-        if not only_tables:
-            files["index.html"] = render_page(study, scorecard, contents).encode()
+        scorecard = build_scorecard(study, load)
+        rendered[scorecard.name] = to_files(scorecard)
+    files: dict[str, bytes] = {}
+    for name, contents in rendered.items():
+        for suffix, content in contents.items():
+            files[f"{name}.{suffix}"] = content
+    if study.runs and not only_tables:
+        files["index.html"] = render_page(study, scorecard, tables, pictures).encode()
     for name, content in files.items():
         with replace_file(out / name) as file:
             file.write(content)

@@ -18,20 +18,17 @@ from benchmark.ledger.ledger import Ledger, name_further_seeds
 from benchmark.ledger.runs import RunRecords, make_run_line
 from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import list_suite_names
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.training.declaration import open_ledger
 
 if TYPE_CHECKING:
-    from analysis.exhibits import Exhibit, View
+    from analysis.exhibits import Exhibit
     from analysis.study import Study
 
 LONGEST_NAME = 100  # characters of the folder of a report
 
 
-def write_report(
-    suites: Suites, runs: Path, out: Path, view: View = "ours", only_tables: bool = False
-) -> None:
+def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = False) -> None:
     """Render the tables of suites from the records below `runs`.
 
     Print the first, and a line of each of the others. They go to a folder in `out` that has the
@@ -42,29 +39,21 @@ def write_report(
     tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
     study = load_study(suites, runs)
     exhibits = [load(name, folder) for name, folder in tables.items()]
-    if view == "both":
-        # the paper has nothing like the others
-        exhibits = [exhibit for exhibit in exhibits if exhibit.printed]
     lack = name_lack(study)
-    lack_of_printed = name_lack_of_printed(study, exhibits) if view == "both" else ""
-    for message in filter(None, [lack, lack_of_printed]):
-        print(f"! {message}")
-    if lack and (view == "ours" or lack_of_printed):
+    if lack:
+        print(f"! {lack}")
         return  # all cells would be empty
     folder = out / study.name
-    render(study, exhibits, load, folder, view, only_tables)
-    _print_exhibits(study, exhibits, folder, view)
+    render(study, exhibits, load, folder, only_tables)
+    _print_exhibits(study, exhibits, folder)
     ledger = open_ledger(Store(runs), methods.build)
     for _, configs in suites:
         for line in name_further_seeds(configs, ledger):
             print(line)
-    if view == "ours":
-        print(f"open {folder / 'index.html'} in a browser")
-    else:
-        print(f"all of it is in {folder}")
+    print(f"open {folder / 'index.html'} in a browser")
 
 
-def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, view: View) -> None:
+def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> None:
     """Print the first table, and the names of the other exhibits."""
     from analysis.exhibits import TableExhibit
     from analysis.notes import (
@@ -77,7 +66,7 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, vie
 
     first = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
     if first:
-        table = first.build(study, view)
+        table = first.build(study)
         edited = []
         for part in study.parts:
             edited += note_edited_code(part.stages) + note_other_sources(part.runs)
@@ -87,8 +76,7 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path, vie
     if names:
         print(f"in {folder}: {', '.join(names)}")
     if first:
-        suffix = "" if view == "ours" else ".both"
-        print(f"in {folder / first.name}{suffix}.md, with {len(table.notes)} notes:")
+        print(f"in {folder / first.name}.md, with {len(table.notes)} notes:")
         print(to_text(dataclasses.replace(table, notes=(), warnings=())))
         print(table.reading)
 
@@ -103,27 +91,6 @@ def name_lack(study: Study) -> str:
     return (
         f"no records of {study.name}: give the --runs where they are, "
         "or the folder of a study, results/NAME"
-    )
-
-
-def name_lack_of_printed(study: Study, exhibits: Sequence[Exhibit]) -> str:
-    """Say why no number of the paper's stands in the tables of view "both"; "" where one does."""
-    from analysis.exhibits import TableExhibit
-
-    tables = [exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)]
-    if any(exhibit.build(study, "both").has_printed for exhibit in tables):
-        return ""
-    if not tables:
-        return f"--view both: the paper prints none of the tables of {study.name}"
-    if any(study.printed.values()):
-        return (
-            f"--view both: no row, stage and domain of {study.name} is one that the paper prints "
-            "a number of"
-        )
-    names = sorted(list_printed_blocks() & {*list_suite_names()})
-    return (
-        f"--view both: no number of the paper's stands beside those of {study.name}, "
-        f"which is none of its suites ({', '.join(names)}) and extends none"
     )
 
 

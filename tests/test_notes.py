@@ -109,7 +109,7 @@ def test_core_code_that_was_edited_in_between_is_noted_in_all_formats(tmp_path, 
         text = (place / name).read_text(encoding="utf-8").replace("{-}", "-")
         [line] = (line for line in text.splitlines() if "edited in between" in line)
         assert "sources-11" in line and "sources-22 (ER)" in line
-    report._print_exhibits(study, [exhibit], place, "ours")
+    report._print_exhibits(study, [exhibit], place)
     assert "sources-22 (ER)" in capsys.readouterr().out
 
 

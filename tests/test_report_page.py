@@ -160,8 +160,9 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
         "scorecard" in text.lower(),
         "the paper prints" in text,
         (tmp_path / "out" / "scorecard.md").exists(),
+        (tmp_path / "out" / "main_pretraining.both.md").exists(),
     )
-    assert shown == (paper, paper, paper)
+    assert shown == (paper,) * 4
 
 
 KEYS = {

@@ -480,7 +480,7 @@ def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
 def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
     """Oracle: their files' names, in the suite's order, without titles."""
     exhibits = [load(name) for name in ("main_pretraining", "units", "trend_ap")]
-    report._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
+    report._print_exhibits(study(tmp_path), exhibits, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("in ")] == [
         f"in {tmp_path}: units, trend_ap",

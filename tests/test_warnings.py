@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from analysis import catalogue, report
 from analysis.notes import warn_of_baselines, warn_of_counting
 from analysis.page import render_page, summarize
 from analysis.study import Study
 from analysis.tables import to_latex, to_markdown, to_text
-from benchmark.ledger.runs import load_runs
 from run_all import main
 from tests.support import synthetic, tiny_suite
 
@@ -52,7 +50,7 @@ def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None
         for shown in (to_text(table), to_markdown(table)):
             assert all(shown.index("AP ") < shown.index("ELLE") for _ in told)
         assert all("AP " in to_latex(table).partition("parbox")[2] for _ in told)
-    page = render_page(data, None, [(synthetic.load("main_pretraining"), table)])
+    page = render_page(data, None, [(table, table)])
     assert all(0 < page.index('<p class="warning">') < page.index("<table") for _ in told)
     best = summarize(data)[0]
     assert best.startswith("Best: none. ELLE " if len(worse) == 3 else "Best: ELLE ")
@@ -96,30 +94,12 @@ def test_a_task_in_which_counting_words_wins_is_said_first(tmp_path) -> None:
     assert warning in render_page(data, None, [])
 
 
-@pytest.mark.parametrize("view", ["ours", "both"])
-def test_a_report_without_records_says_so_and_shows_no_empty_table(view, tmp_path, capsys) -> None:
+def test_a_report_without_records_says_so_and_shows_no_empty_table(tmp_path, capsys) -> None:
     """Oracle: the suite's name, and no cell of a table, neither printed nor written."""
     suite = str(tiny_suite.write(tmp_path))
     out = tmp_path / "out"
-    assert (
-        main(["report", suite, "--runs", str(tmp_path / "runs"), "--out", str(out), "--view", view])
-        == 0
-    )
+    runs = str(tmp_path / "runs")
+    assert main(["report", suite, "--runs", runs, "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "no records of tiny" in said and "--" not in said.replace("--runs", "").replace(
-        "--view", ""
-    )
+    assert "no records of tiny" in said and "--" not in said.replace("--runs", "")
     assert not [*out.rglob("*.md")]
-
-
-def test_a_view_beside_printed_numbers_says_why_there_are_none(tmp_path, capsys) -> None:
-    """Oracle: a suite that is none of the paper's is named with those that are; a suite of the
-    paper's is not told.
-    """
-    for suite, expected in (("demo", True), ("bert_base", False)):
-        synthetic.write(tmp_path / suite, suite, rows=ROWS)
-        study = Study(
-            suite, load_runs(tmp_path / suite, suite), printed={suite: suite * (not expected)}
-        )
-        said = report.name_lack_of_printed(study, [catalogue.load("main_pretraining")])
-        assert (suite in said and "bert_large" in said) == expected and bool(said) == expected

@@ -173,11 +173,6 @@ OPTIONS: dict[str, Settings] = {
         "help": "a folder of --runs, such as runs, a study, a suite's .toml file or a .json file "
         "of step times",
     },
-    "--view": {
-        "choices": ("ours", "both"),
-        "default": "ours",
-        "help": "only our numbers, or also the paper's",
-    },
     "method": {"help": "the name of a file in methods/, such as er"},
     "name": {"help": "name of the new file without .toml, such as mine or suites/mine"},
     "--text FOLDER": {
@@ -303,7 +298,7 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
         "status demo --watch": ("show how far each run is", (*OF_SUITE, "--watch", "--why")),
         "report demo": (
             "render tables and figures from the records",
-            ("suites", *OF_SUITE[1:], "--out", "--view"),
+            ("suites", *OF_SUITE[1:], "--out"),
         ),
         "check er": ("test that a method keeps the rules of the interface", ["method"]),
         "new-suite mine --text FOLDER": (
