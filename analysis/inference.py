@@ -122,7 +122,7 @@ def compute_one_sided_p(excess: Floats, shared: float = 0.0) -> tuple[Floats, Fl
     return above, below
 
 
-def _compute_tail(t: Floats, freedom: Floats) -> Floats:
+def _compute_tail(t: Floats, freedom: Floats | int) -> Floats:
     """The probability above t, 1 where there is no t."""
     return np.where(np.isnan(t), 1.0, scipy.special.stdtr(freedom, -t))
 
@@ -161,9 +161,7 @@ def compute_p_above(t: Floats, seeds: int) -> Floats:
 
     It is as `compute_one_sided_p` has it.
     """
-    tail = scipy.special.stdtr(seeds - 1, -t)
-    p = np.maximum(tail, SAME_DIFFERENCE**seeds)
-    return np.where(np.isnan(t), 1.0, p)
+    return np.maximum(_compute_tail(t, seeds - 1), SAME_DIFFERENCE**seeds)
 
 
 def correct_by_holm(p: Floats) -> Floats:
