@@ -43,7 +43,6 @@ def collect_notes(study: Study) -> list[str]:
             *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
             *note_changed_code(part.runs),
             *note_edited_code(part.stages),
-            *note_other_sources(part.runs),
             *note_differences(part.stages, "Packages differ", ["packages"]),
             *note_estimated_times(part.runs),
             *note_failures(part.runs, titles),
@@ -372,14 +371,6 @@ def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
             listed = ", ".join(dict.fromkeys(rows))
             lines.append(f"{note}: {listed}. Their numbers are of the old one.")
     return lines
-
-
-def note_other_sources(runs: Sequence[RunRecords]) -> list[str]:
-    """That all of it was trained by other sources than those here."""
-    trained_count = sum(sum(map(bool, run.stages)) for run in runs)
-    if not trained_count or sum(run.other_sources for run in runs) < trained_count:
-        return []
-    return ["Other code of benchmark/ than is here trained all of it."]
 
 
 def note_edited_code(stages: pd.DataFrame) -> list[str]:

@@ -56,12 +56,7 @@ def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = Fals
 def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> None:
     """Print the first table, and the names of the other exhibits."""
     from analysis.exhibits import TableExhibit
-    from analysis.notes import (
-        note_edited_code,
-        note_other_sources,
-        warn_of_baselines,
-        warn_of_counting,
-    )
+    from analysis.notes import note_edited_code, warn_of_baselines, warn_of_counting
     from analysis.tables import to_text
 
     first = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
@@ -69,7 +64,7 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> 
         table = first.build(study)
         edited = []
         for part in study.parts:
-            edited += note_edited_code(part.stages) + note_other_sources(part.runs)
+            edited += note_edited_code(part.stages)
         for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
             print(f"! {warning}")
     names = [exhibit.name for exhibit in exhibits if exhibit is not first]

@@ -26,7 +26,6 @@ CHECKSUMS = "checksums.json"
 # in a folder that is being written: how far it is, for who goes on after a kill or a failure
 BEGUN = "begun.json"
 UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # the names of what is being written, as patterns see them
-SOURCES = "sources-"  # what a hash of sources begins with
 NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing is computed from it
 
 
@@ -37,7 +36,7 @@ def hash_sources(folder: Path, *packages: str) -> str:
         for path in sorted((folder / package).rglob("*.py")):
             name = path.relative_to(folder).as_posix()
             digest.update(name.encode() + b"\0" + path.read_bytes())
-    return f"{SOURCES}{digest.hexdigest()[:12]}"
+    return f"sources-{digest.hexdigest()[:12]}"
 
 
 class DamagedFile(UserError):

@@ -268,13 +268,6 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
             f"! {method}: its code was changed since it was trained ({count} of {len(states)} "
             "runs): if it computes something else now, raise its `version`"
         )
-    edited = sum(state.view.other_sources > 0 for state in states)
-    if edited:
-        notes.append(
-            f"! benchmark/ was edited since {edited} of {len(states)} runs were "
-            "trained: if it computes something else now, train all that you compare with one code "
-            "(a --runs of its own)"
-        )
     configs = [state.config for state in states]
     notes += name_further_seeds(configs, survey.ledger)
     return notes

@@ -7,14 +7,12 @@ hashes of, so that "not this run's" is a difference that one can read.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import structs
 
-from benchmark.files import SOURCES, hash_sources
 from benchmark.ledger.keys import StageKey
 from benchmark.ledger.records import (
     LineOfRun,
@@ -37,7 +35,6 @@ from benchmark.ledger.store import Store
 from benchmark.ledger.texts import TextFinder, Texts
 from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe, find_differences
-from benchmark.settings.names import ROOT
 from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
 
 NOT_PREPARED = (
@@ -65,23 +62,6 @@ class Methods(Protocol):
     def reads_domain(self, config: RunConfig) -> bool:
         """Whether its model is told a text's domain when it is evaluated."""
         ...
-
-
-@functools.cache
-def find_sources() -> str:
-    """A hash of `benchmark/` as it is here, which records have of the code that trained them.
-
-    A method's own code is known by `hash_code`, so that a new method changes nothing of others.
-    """
-    return hash_sources(ROOT, "benchmark")
-
-
-def had_other_sources(start: StageLine | None) -> bool:
-    """Whether other sources than those here trained a stage; no where it names none."""
-    if start is None:
-        return False
-    recorded = start.provenance.code.rpartition("+")[2]
-    return recorded.startswith(SOURCES) and recorded != find_sources()
 
 
 class Ledger:
@@ -158,7 +138,6 @@ class Ledger:
         run.reads_domain = self.methods.reads_domain(config)
         if not self.store.is_archive:  # its report is what its records give, whatever changes later
             starts = [find_last(stage, StageLine) for stage in run.stages]
-            run.other_sources = sum(map(had_other_sources, starts))
             run.other_code = any(_had_other_code(start, config.method, code) for start in starts)
         return run
 

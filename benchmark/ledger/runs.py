@@ -79,7 +79,6 @@ class RunRecords:
     failure: records.FailedLine | None = None
     texts: Texts = field(default_factory=Texts)  # as they are on this machine
     other_code: bool = False  # whether its method trained a stage with other code than now
-    other_sources: int = 0  # stages that other sources than those here trained
     reads_domain: bool = False  # whether its method tells its model a text's domain at evaluation
     earlier: bool = False  # whether it is of an earlier version of its method, in an archive
     why: str = ""  # the records that it had are not of it

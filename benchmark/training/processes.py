@@ -33,7 +33,6 @@ from benchmark.devices import choose_device, find_bf16_gain, name_device, synchr
 from benchmark.errors import UserError
 from benchmark.files import hash_sources, replace_folder
 from benchmark.interpreters import standing_in_code
-from benchmark.ledger.ledger import find_sources
 from benchmark.ledger.records import Hardware, Provenance
 from benchmark.settings.names import ROOT
 from benchmark.settings.suite import RunConfig
@@ -221,6 +220,15 @@ def describe_provenance(world: World, config: RunConfig, precision: str) -> Prov
         precision=precision,
         bf16_gain=bf16_gain,
     )
+
+
+@cache
+def find_sources() -> str:
+    """A hash of `benchmark/` as it is here, which records have of the code that trained them.
+
+    A method's own code is known by another hash, so that a new method changes nothing of others.
+    """
+    return hash_sources(ROOT, "benchmark")
 
 
 @cache
