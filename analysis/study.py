@@ -43,7 +43,7 @@ from benchmark.settings.units import list_recorded_units
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 Values = dict[str, Any]  # of a line of a frame, by its columns
-_MEASURED = ("ap", "ap_plus", "log_ap_plus")
+_MEASURED = ("ap", "ap_plus", "log_ap_plus", "unigram")
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Study:
 
         The columns are ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
         `order` is its place among those of its stage, `begun` what was spent when that stage began,
-        by unit. `learned`: neither before the first step of a stage nor before the end of the first
-        stage. Such values set a chart's scale.
+        by unit. `unigram` is the AP of counts of tokens. `learned`: neither before the first step
+        of a stage nor before the end of the first stage. Such values set a chart's scale.
         """
         units = list_recorded_units()
         lines = [line for run in self.runs for line in _describe_evaluations(run, units)]
@@ -213,19 +213,9 @@ class Study:
     def above_unigram(self) -> pd.DataFrame:
         """Rows that predict no better than counts of their tokens: row, stage, ap, unigram.
 
-        `unigram` is the AP of such counts. They are means over seeds after the last stage that a
-        row has finished.
+        They are means over seeds after the last stage that a row has finished.
         """
-        unigrams = {
-            run.id: [run.line.unigram.get(domain.name, np.nan) for domain in run.domains]
-            for run in self.runs
-        }
-        places = self.ends[["run", "stage"]].itertuples(index=False)
-        averages = []
-        for run, stage in places:
-            averages.append(float(average_perplexity(unigrams[run], stage)))
-        ends = self.ends.assign(unigram=np.array(averages, float))
-        groups = ends.groupby(["row", "stage"], sort=False)
+        groups = self.ends.groupby(["row", "stage"], sort=False)
         means = groups[["ap", "unigram"]].mean().reset_index()
         last_stages = means.groupby("row")["stage"].transform("max")
         final = means[means["stage"] == last_stages]
@@ -534,6 +524,7 @@ def _describe_run(run: RunRecords) -> Values:
 def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[Values]:
     """The lines of a run in `Study.evaluations`, with what was charged in each of the units."""
     names = [domain.name for domain in run.domains]
+    unigrams = [run.line.unigram.get(name, np.nan) for name in names]
     spent = dict.fromkeys(("charged", *units), 0.0)
     finished = np.full(len(names), np.nan)
     for index, stage in enumerate(run.stages):
@@ -543,6 +534,7 @@ def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[Val
         values = [[select_measure(line, name) for name in names] for line in evaluations]
         perplexity = np.array(values, float).reshape(-1, len(names))
         ap = average_perplexity(perplexity, index)
+        unigram = float(average_perplexity(unigrams, index))
         ap_plus = metrics.average_increase(perplexity, finished, index)
         log_ap_plus = metrics.average_increase(np.log(perplexity), np.log(finished), index)
         for order, line in enumerate(evaluations):
@@ -558,6 +550,7 @@ def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[Val
                 "ap": ap[order],
                 "ap_plus": ap_plus[order],
                 "log_ap_plus": log_ap_plus[order],
+                "unigram": unigram,
                 "perplexity": perplexity[order],
             }
         if done is None:
