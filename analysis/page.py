@@ -9,7 +9,6 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +52,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["code"] = _mark_code
-    audit = _list_audit_notes(study)
-    printed_notes = {f"{where}{note}" for where, note in audit}
     warnings = [*notes.warn_of_counting(study), *notes.warn_of_baselines(study)]
-    printed_notes.update(warnings)
-    # the scorecard comes after the first table, and before the others
-    first = (
-        [tuple(_drop_printed_notes(table, printed_notes) for table in tables[0])] if tables else []
-    )
-    card = _drop_printed_notes(scorecard, printed_notes)
-    rest = [
-        tuple(_drop_printed_notes(table, printed_notes) for table in pair) for pair in tables[1:]
-    ]
     figures = []
     for exhibit, picture in pictures:
         png = base64.b64encode(picture.png).decode()
@@ -77,11 +65,11 @@ def render_page(
         failed=sum(run.failure is not None for run in study.runs),
         warnings=warnings,
         summary=[(part.suite, summarize(part)) for part in study.parts],
-        scorecard=card,
+        scorecard=scorecard,
         undecided=_describe_undecided(scorecard) if scorecard else "",
-        tables=first + rest,
+        tables=tables,
         figures=figures,
-        audit=audit,
+        audit=_list_audit_notes(study),
         made=_build_cost_table(study),
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
         rows=_write_settings(study),
@@ -183,16 +171,6 @@ def _mark_code(text: str) -> Markup:
     return Markup("").join(parts)
 
 
-def _drop_printed_notes(table: Table | None, printed_notes: set[str]) -> Table | None:
-    """A table without the notes that the page has already; its own join `printed_notes`."""
-    if table is None:
-        return None
-    table_notes = tuple(note for note in table.notes if note not in printed_notes)
-    warnings = tuple(warning for warning in table.warnings if warning not in printed_notes)
-    printed_notes.update(table_notes, warnings)
-    return replace(table, notes=table_notes, warnings=warnings)
-
-
 def _describe_undecided(scorecard: Table) -> str:
     """A sentence in place of a scorecard on which nothing is decided; empty where something is."""
     rows = [row for block in scorecard.blocks for row in block.rows]
@@ -203,12 +181,9 @@ def _describe_undecided(scorecard: Table) -> str:
     return f"These runs decide none of the paper's {len(rows)} findings."
 
 
-def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
-    """Notes on what is not equal, or not well, in the runs of each suite.
-
-    Each comes with its suite, which is named where there are several.
-    """
-    pairs = []
+def _list_audit_notes(study: Study) -> list[str]:
+    """Notes on what is not equal, or not well, in the runs of each suite."""
+    audit = []
     for part in study.parts:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
         lines = [
@@ -218,9 +193,8 @@ def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
         ]
         if not notes.spends_seconds(part):  # then tables do not say it
             lines += notes.note_contended_stages(part.stages, part.stage_titles)
-        for line in lines:
-            pairs.append((where, line))
-    return pairs
+        audit += [f"{where}{line}" for line in lines]
+    return audit
 
 
 def _build_cost_table(study: Study) -> Table:
