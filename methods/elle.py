@@ -14,15 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from benchmark.training.method import Count, NotNegative, PartOfStage, Phase, Share, Stage
-from methods._adaptive_replay import AdaptiveReplay
+from benchmark.training.method import (
+    LifelongMethod,
+    NotNegative,
+    PartOfStage,
+    Phase,
+    Share,
+    Stage,
+)
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
 
 
 @dataclass
-class ELLE(AdaptiveReplay):
+class ELLE(LifelongMethod):
     title = "ELLE"
     version = 2  # noise is a share of what weights begin with, and no absolute number
     search_space: ClassVar = {
@@ -30,7 +36,7 @@ class ELLE(AdaptiveReplay):
         "replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7),
         "noise": (0.0, 0.5),
     }
-    state = ("copied", *AdaptiveReplay.state)
+    state = ("copied",)
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
@@ -39,8 +45,6 @@ class ELLE(AdaptiveReplay):
     noise: NotNegative = 0.5  # where "fpi" splits a neuron
     prompts: bool = True  # PT: a prompt for each domain
     replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
-    # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
-    adaptive: Count = 0
     # the paper's; one with the same function; one with units of the layer above
     growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # how WE and DE grow
     copied_layer: Literal["new", "first", "last", "stack"] = "new"  # by DE (fig:same_layer)
@@ -61,7 +65,6 @@ class ELLE(AdaptiveReplay):
         return self.prompts
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        super().start_stage(model, stage)
         model.prompts = self.prompts
         layers = stage.size.layers if self.depth else model.layers
         hidden_size = stage.size.hidden_size if self.width else model.hidden_size

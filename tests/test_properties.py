@@ -81,7 +81,7 @@ def rows_of(
             stage=SimpleNamespace(index=stage),
             stream=Stream(CORPUS, Data(sequence_length=18, memory_tokens=160), masked, seed=0),
             world=World(rank, processes, torch.device("cpu")),
-            method=SimpleNamespace(replay_weights=None),
+            method=None,
         )
         loader = Loader(inputs, phase, 0)
         for rows, step in zip(rows_of_steps, steps, strict=True):

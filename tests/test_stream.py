@@ -105,13 +105,6 @@ def test_the_sub_sample_of_a_run(corpus) -> None:
     assert own[0] == remembered("run", 0, 2)  # it stays what it is in later stages
 
 
-def test_weights_steer_the_replay(corpus) -> None:
-    """By hand: with the weights 0 and 3 each of 100 memory rows is of the second domain."""
-    stream = Stream(corpus, DATA, masked=False, seed=0)
-    batch = draw(stream, 2, Phase("recover", memory=1.0), 0, 0, 100, range(100), weights=[0.0, 3.0])
-    assert (batch.domains == 1).all()
-
-
 def test_an_epoch_sees_every_block_once(corpus) -> None:
     """Oracle: the rows of one pass over a domain are its blocks, each once; the next pass has
     another order.

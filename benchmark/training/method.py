@@ -23,7 +23,6 @@ PartOfStage = Annotated[float, Field(ge=0, lt=1)]  # something is left for the s
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Multiple = Annotated[float, Field(ge=0, le=100)]  # of a batch
-Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 
 # controls and references run only where a suite names them; of references each stage may cost as
@@ -175,8 +174,6 @@ class LifelongMethod:
     state: ClassVar[tuple[str, ...]] = ()
     # its own optimizer, a record or a name. None is the suite's
     optimizer: ClassVar[Optimizer | str | None] = None
-    # probability of each earlier domain per memory row. None is uniform
-    replay_weights: Sequence[float] | None = None
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
     # the model to evaluate and save, where start_stage sets another

@@ -6,7 +6,7 @@ They are the same in the loop, in its warm-up and where they are timed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -134,8 +134,8 @@ Step = tuple[list[Batch], list[Batch]]
 class Loader:
     """`get(step)` is this process's part of the batch in micro-batches, on its device.
 
-    The next step is made in a thread meanwhile. It is not where the method steers the replay by
-    what it has just seen, or makes rows of its own.
+    The next step is made in a thread meanwhile. It is not where weights of sources change within
+    the stage, or the method makes rows of its own.
     """
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
@@ -171,19 +171,18 @@ class Loader:
         self._next = None
         current = future.result() if future and number == step else self.compute(step)
         has_own_rows = any(draw.domain == OWN for draw in self._draws)
-        if self._method.replay_weights is None and not has_own_rows:
+        if not has_own_rows:
             next_step = step + 1
             self._next = (next_step, self._thread.submit(self.compute, next_step))
         return current
 
     def compute(self, step: int) -> Step:
-        weights = self._method.replay_weights
         batch: list[Batch] = []
         for draw in self._draws:
-            batch += self._make(draw, step, weights)
+            batch += self._make(draw, step)
         return batch, self._make(self._memory, step)
 
-    def _make(self, draw: Draw, step: int, weights: Sequence[float] | None = None) -> list[Batch]:
+    def _make(self, draw: Draw, step: int) -> list[Batch]:
         """This process's rows, in micro-batches.
 
         They are every world-size-th row, so that all processes have their share of memory.
@@ -193,7 +192,7 @@ class Loader:
         batches = []
         for start in range(0, len(local_rows), self._micro):
             rows = local_rows[start : start + self._micro]
-            batch = self._stream.make_batch(self._stage.index, draw, step, rows, weights, own_rows)
+            batch = self._stream.make_batch(self._stage.index, draw, step, rows, own_rows)
             batches.append(batch)
         return [batch.to(self._world.device) for batch in batches]
 

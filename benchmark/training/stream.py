@@ -132,13 +132,11 @@ class Stream:
         draw: Draw,
         step: int,
         rows: Sequence[int] | Integers,
-        weights: Sequence[float] | None = None,
         own_rows: Tensor | None = None,
     ) -> Batch:
         """Rows `rows` of a draw of this step.
 
-        `weights` say how likely a memory row comes from each earlier domain. It is uniform by
-        default. `own_rows` are all rows (draw.rows, N), where the method has made them.
+        `own_rows` are all rows (draw.rows, N), where the method has made them.
         """
         rows = np.asarray(rows, dtype=np.int64)
         is_fresh = rows < draw.fresh
@@ -158,9 +156,10 @@ class Stream:
                 blocks[is_replayed] = draw_in_epochs(
                     numbers, len(self._train[index]), (*key, REPLAYED)
                 )
+            weights = np.ones(stage)
             if draw.domain not in ("new", "previous", "seen", "memory"):
                 earlier = self.corpus.domains[:stage]
-                weights = [float(domain.name == draw.domain) for domain in earlier]
+                weights = np.array([float(domain.name == draw.domain) for domain in earlier])
             memory_rows = rows[is_memory] - draw.replayed
             domains[is_memory], blocks[is_memory] = self._draw_memory(
                 stage, key, step, memory_rows, weights
@@ -250,16 +249,16 @@ class Stream:
         key: tuple[int, ...],
         step: int,
         rows: Integers,
-        weights: Sequence[float] | None,
+        weights: NDArray[np.float64],
     ) -> tuple[Integers, Integers]:
         """Domain and block of memory rows.
 
-        The domain is drawn uniformly or by `weights`, a source of it by its weight, and the block
-        uniformly.
+        The domain is drawn by `weights`, one for each earlier domain, a source of it by its
+        weight, and the block uniformly.
         """
         if not len(rows):
             return rows, rows
-        sums = np.cumsum(np.ones(stage) if weights is None else weights)
+        sums = np.cumsum(weights)
         choices = draw_uniform(*key, 2, step, rows)
         domains = np.searchsorted(sums / sums[-1], choices, side="right")
         places = draw_uniform(*key, 3, step, rows)
