@@ -8,18 +8,17 @@ A penalty holds weights near theta*, those of the previous stage's end, by the d
 information F* of all earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of
 domain i = gamma F* of domain i-1 + F_i.
 
-F_i is the empirical Fisher information, at the true targets. "per_sample" is its definition, the
-mean over rows of the squared gradient of the row's loss (the mean cross-entropy of its
-predictions). "batched" squares the gradient of the mean over a batch, as many libraries do: as
-cheap as training, but gradients of opposite sign cancel before they are squared, so it shrinks as
-the batch grows (about 1/B of the other where the rows' gradients are independent).
+F_i is the empirical Fisher information, at the true targets: the mean over rows of the squared
+gradient of the row's loss (the mean cross-entropy of its predictions). Many libraries square the
+gradient of the mean over a batch instead. That is as cheap as training, but gradients of opposite
+sign cancel before they are squared, so it shrinks as the batch grows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from benchmark.training.method import NotNegative, PartOfStage, Share
 from methods._consolidation import Consolidation, add_rows
@@ -38,17 +37,9 @@ class EWC(Consolidation):
     strength: NotNegative = 1.0  # lambda; 0 measures nothing and is Naive
     decay: Share = 0.9  # gamma: of earlier Fisher information when a domain is added
     share: PartOfStage = 0.05  # of a stage's budget, for the Fisher information of the domain left
-    # squares of the rows' gradients, or of the batch's
-    fisher: Literal["per_sample", "batched"] = "per_sample"  # what is squared
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        if self.fisher == "per_sample":
-            from benchmark.models.fast_operators import cross_entropy
+        from benchmark.models.fast_operators import cross_entropy
 
-            add_rows(learner, batches, cross_entropy, total, lambda gradients: gradients.square_())
-            return batches[0].rows
-        learner.accumulate(batches)
-        if learner.world.leads:  # the gradient is the same in every process
-            for sum_of_squares, gradient in zip(total, learner.gradients(), strict=True):
-                sum_of_squares.addcmul_(gradient, gradient)
-        return 1
+        add_rows(learner, batches, cross_entropy, total, lambda gradients: gradients.square_())
+        return batches[0].rows

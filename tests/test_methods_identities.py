@@ -25,7 +25,6 @@ from benchmark.instruments.conformance import (
 from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import digest
 from tests.support.record_lines import read_stage_lines
-from tests.support.thorough import one_in
 
 ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts": False}
 
@@ -167,12 +166,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "ewc",
         {"strength": 1e3, "share": 0.3},
     ),  # several steps, to be killed between them
-    "fisher of batches": ("ewc", {"strength": 1e3, "share": 0.3, "fisher": "batched"}),
     "importances": ("mas", {"strength": 1e-3, "share": 0.3}),
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, VARIANTS))
+@pytest.mark.parametrize("name", VARIANTS)
 def test_variants_resume_identically(name: str, tiny_folder) -> None:
     """Oracle: the run that was not killed, in every phase of every stage; and it has measured
     something by its end.

@@ -64,12 +64,10 @@ def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = No
     )
 
 
-def batches(domain: dict[str, list[int]], samples: int = 32) -> list[Batch]:
-    """The domain's first samples in consecutive batches of 8."""
-    starts = range(0, samples, 8)
+def batches(domain: dict[str, list[int]]) -> list[Batch]:
+    """The domain's 32 samples in consecutive batches of 8."""
     return [
-        batch({name: column[i : min(i + 8, samples)] for name, column in domain.items()})
-        for i in starts
+        batch({name: column[i : i + 8] for name, column in domain.items()}) for i in range(0, 32, 8)
     ]
 
 
@@ -123,10 +121,10 @@ def own() -> dict[str, Any]:
 
     weights: "first", "second" (after training on that domain) and "displaced"; domains: tokens and
     targets.
-    ewc: Fisher information after domain "1" and "2"; `ragged` at the second weights on the first 20
-    samples of the third domain; penalties (lambda/2) sum F (d)^2 with F = F_2 + gamma F_1, at the
-    displaced weights with the second as anchor; a trajectory of four SGD steps on domain 2 from the
-    first weights. mas: likewise, lambda sum O (d)^2; its trajectory has importances of its own.
+    ewc: Fisher information after domain "1" and "2"; penalties (lambda/2) sum F (d)^2 with F = F_2
+    + gamma F_1, at the displaced weights with the second as anchor; a trajectory of four SGD steps
+    on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2; its trajectory has
+    importances of its own.
     """
     numbers: dict[str, Any] = json.loads(
         (Path(__file__).parent / "toy.json").read_text(encoding="utf-8")
@@ -152,10 +150,8 @@ def shared() -> dict[str, Any]:
         name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names
     }
     ewc, mas, agem, er, kd = (files[name]["outputs"] for name in names)
-    for kind in ("per_sample", "batched"):
-        numbers["ewc"][kind] = ewc[f"fisher_{kind}"]
-        numbers["ewc"]["penalty_gradient"][kind] = ewc["penalty_gradient"][kind]["half"]
-    numbers["ewc"]["ragged"] = ewc["fisher_batched_ragged"]
+    numbers["ewc"]["per_sample"] = ewc["fisher_per_sample"]
+    numbers["ewc"]["penalty_gradient"]["per_sample"] = ewc["penalty_gradient"]["per_sample"]["half"]
     numbers["mas"]["importance"] = mas["importance_per_sample"]
     numbers["mas"]["penalty_gradient"] = mas["penalty_gradient"]["sum_per_sample"]
     for name, outputs in (("ewc", ewc), ("mas", mas)):
