@@ -56,13 +56,9 @@ class LifelongMoE(LifelongMethod):
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         if self.teacher is None:
             return super().loss(learner, batch)
-        import torch.nn.functional as F
-
-        from benchmark.models.fast_operators import at_least_fp32, cross_entropy
+        from benchmark.models.fast_operators import cross_entropy, kl_divergence
 
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
         teacher_logits = self.teacher(batch.tokens, batch.domains, batch.positions)
-        new = F.log_softmax(at_least_fp32(logits.flatten(0, 1)), -1)
-        old = F.log_softmax(at_least_fp32(teacher_logits.flatten(0, 1)), -1)
-        divergence = F.kl_div(new, old, log_target=True, reduction="batchmean")
+        divergence = kl_divergence(logits, teacher_logits)
         return cross_entropy(logits, batch.targets) + self.distillation * divergence

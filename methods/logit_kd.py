@@ -34,15 +34,9 @@ class LogitKD(Distillation):
     temperature: Positive = 2.0  # T, of teacher and student
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-        import torch.nn.functional as F
+        from benchmark.models.fast_operators import cross_entropy, kl_divergence
 
-        from benchmark.models.fast_operators import at_least_fp32, cross_entropy
-
-        log_student, log_teacher = (
-            F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / self.temperature, -1)
-            for logits in (student, teacher)
-        )
-        divergence = F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean")
+        divergence = kl_divergence(student, teacher, self.temperature)
         return self.distillation * (
             self.temperature**2 * divergence - cross_entropy(student, targets)
         )

@@ -86,18 +86,13 @@ class SelfReplay(LifelongMethod):
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         if batch.source == 0 or self.writer is None:
             return super().loss(learner, batch)
-        import torch.nn.functional as F
+        from benchmark.models.fast_operators import kl_divergence
 
-        from benchmark.models.fast_operators import at_least_fp32
-
-        log_theta, log_pi = (
-            F.log_softmax(at_least_fp32(model(batch.tokens, batch.domains, batch.positions)), -1)
+        theta, pi = (
+            model(batch.tokens, batch.domains, batch.positions)
             for model in (learner.model, self.writer)
         )
-        # the mean over rows and positions
-        return F.kl_div(
-            log_theta.flatten(0, 1), log_pi.flatten(0, 1), log_target=True, reduction="batchmean"
-        )
+        return kl_divergence(theta, pi)  # the mean over rows and positions
 
 
 def draw_rows(model: LanguageModel, rows: int, length: int, seed: int) -> Tensor:

@@ -124,6 +124,18 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), targets.flatten())
 
 
+def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(teacher || student), the mean over all predictions, in nats.
+
+    Logits (..., V), both softened by the temperature.
+    """
+    log_student, log_teacher = (
+        F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / temperature, -1)
+        for logits in (student, teacher)
+    )
+    return F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean")
+
+
 def at_least_fp32(logits: Tensor) -> Tensor:
     """bf16 has too few digits for sums over the vocabulary."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
