@@ -9,10 +9,8 @@ have a window, and rotations of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedConfig
 
 from benchmark.models.architectures import Attention, FeedForward, Layer, Network, Place, Shape
@@ -47,11 +45,6 @@ class Gemma(Llama):
                 "use_bidirectional_attention = true: this model predicts no next token; take the "
                 "one that it was made from"
             )
-
-    def rotate(
-        self, body: Any, hidden: Tensor, positions: Tensor, kinds: Sequence[str]
-    ) -> dict[str, Any]:
-        return {kind: body.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
 
     def set_buffers(self, network: Any) -> None:
         embeddings = network.model.embed_tokens

@@ -65,19 +65,15 @@ class Llama(Architecture):
         local_mask = self.see_window(network, positions, full_mask)
         masks = {"full_attention": full_mask, "sliding_attention": local_mask}
         kinds = list_layer_kinds(network.config)
-        rotations = self.rotate(body, hidden, positions, kinds)
+        if hasattr(body.rotary_emb, "layer_types"):  # Gemma 3 and OLMo 3 have one for each kind
+            rotations = {kind: body.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
+        else:
+            rotations = dict.fromkeys(kinds, body.rotary_emb(hidden, positions))
         layers = [
             partial(layer, position_embeddings=rotations[kind], attention_mask=masks[kind])
             for layer, kind in zip(body.layers, kinds, strict=True)
         ]
         return Unrolled(hidden, layers, body.norm)
-
-    def rotate(
-        self, body: Any, hidden: Tensor, positions: Tensor, kinds: Sequence[str]
-    ) -> dict[str, Any]:
-        """The rotations of each kind of layer, for hidden states (B, T, D)."""
-        rotations = body.rotary_emb(hidden, positions)
-        return dict.fromkeys(kinds, rotations)
 
     def find_modules(self, network: Any) -> Network[Any]:
         body = network.model

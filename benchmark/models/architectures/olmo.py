@@ -8,10 +8,8 @@ queries, or of keys, is of all heads at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from transformers import Olmo2Config, Olmo2ForCausalLM, Olmo3ForCausalLM, PreTrainedConfig
 
 from benchmark.models.architectures import Attention, FeedForward, Layer, Shape
@@ -30,13 +28,6 @@ class Olmo(Llama):
             attention_dropout=shape.dropout,
             tie_word_embeddings=True,
         )
-
-    def rotate(
-        self, body: Any, hidden: Tensor, positions: Tensor, kinds: Sequence[str]
-    ) -> dict[str, Any]:
-        if not hasattr(body.rotary_emb, "layer_types"):  # OLMo 2
-            return super().rotate(body, hidden, positions, kinds)
-        return {kind: body.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
         return Layer(
