@@ -298,9 +298,9 @@ def list_names(options: argparse.Namespace) -> int:
 def describe_names(kind: str) -> Iterator[str]:
     """The lines of `list` on one of LISTS."""
     if kind == "optimizers":
-        from benchmark.settings.optimizers import list_optimizers
+        from benchmark.settings.optimizers import OPTIMIZERS
 
-        for optimizer in list_optimizers():
+        for optimizer in OPTIMIZERS.values():
             yield from describe_entry(optimizer.name, optimizer.described, optimizer.reason)
         return
     import methods

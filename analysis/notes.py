@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -18,7 +17,7 @@ from analysis.study import (
 from analysis.tables import Block
 from benchmark.ledger.records import StageDone, find_last
 from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
-from benchmark.settings.optimizers import Remarks, find_optimizer
+from benchmark.settings.optimizers import OPTIMIZERS
 from benchmark.settings.suite import Training, describe_passes
 from benchmark.settings.units import UNITS
 
@@ -335,7 +334,9 @@ def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
     rows_by_sentence: dict[str, list[str]] = {}
     for run in runs:
         training = {**defaults, **run.line.config.get("training", {})}
-        for (setting, value), sentence in _find_remarks(training["optimizer"]).items():
+        optimizer = OPTIMIZERS.get(training["optimizer"])
+        remarks = optimizer.remarks if optimizer else {}
+        for (setting, value), sentence in remarks.items():
             if training.get(setting) == value:
                 rows_by_sentence.setdefault(sentence, []).append(run.row)
     lines = []
@@ -343,15 +344,6 @@ def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
         listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
         lines.append(f"{sentence}: {listed}.")
     return lines
-
-
-@functools.cache
-def _find_remarks(optimizer: str) -> Remarks:
-    """The remarks of the optimizer of this name, none where its package is not installed."""
-    try:
-        return find_optimizer(optimizer).remarks
-    except (ValueError, ImportError):
-        return {}
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:

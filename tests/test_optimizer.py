@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,6 @@ from benchmark import cancel
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.instruments.kills import Killed
 from benchmark.models import load
-from benchmark.settings import optimizers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe
 from benchmark.settings.load import load_suite
@@ -328,14 +326,3 @@ def test_keys_know_the_optimizer() -> None:
     keys = [stage.key for stage, *_ in stages]
     assert len(set(keys)) == 5
     assert keys[4] == keys[0]
-
-
-def test_a_package_offers_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the record that its entry point names, by the name that a suite gives."""
-    point = EntryPoint("theirs", f"{__name__}:OWN", optimizers.GROUP)
-    monkeypatch.setattr(optimizers, "entry_points", lambda group: [point])
-    assert optimizers.find_optimizer("theirs").meaning == OWN.meaning
-    assert (
-        make_tiny_config("naive", optimizer="theirs", optimizer_options={"d": 3}).training.optimizer
-        == "theirs"
-    )

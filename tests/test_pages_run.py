@@ -13,7 +13,6 @@ import json
 import os
 import random
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +23,6 @@ import pytest
 from tests.support import forked_python
 from tests.support.pages import BLOCK, PAGES, ROOT, Block, copy_project, list_blocks, run_in_shell
 from tests.support.published_families import published
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 NAMED = re.compile(r"`([\w/]+\.(?:toml|yaml|py))`")
 TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds 7 --out {name}"
@@ -137,6 +131,17 @@ from benchmark.models.kinds.extended import ExtendedModel
 
 {block}
 """
+RADAM_METHOD = """
+from benchmark.training.method import LifelongMethod
+
+
+{block}
+
+
+class Radam(LifelongMethod):
+    title = "RAdam"
+    optimizer = RADAM
+"""
 SIDE_METHOD = """
 from dataclasses import dataclass
 
@@ -157,13 +162,11 @@ class Side(LifelongMethod):
 # them.
 PLACES = {
     ("adding_a_method.md", "[options.l2_sp]"): Place("weak.toml"),
-    ("adding_a_method.md", "def radam"): Place("my_package/radam.py", then=""),
+    ("adding_a_method.md", "def radam"): Place(
+        "methods/radam.py", RADAM_METHOD, TRAINING.format(name="radam")
+    ),
     ("adding_a_method.md", "class WithSide"): Place(
         "methods/_side.py", SIDE, TRAINING.format(name="side")
-    ),
-    ("adding_a_method.md", "radam = "): Place(
-        "my_package/pyproject.toml",
-        then="python run_all.py run bert_base --set training.optimizer=radam",
     ),
     ("tasks.md", "[[tasks]]"): Place("task.toml", EXTENDED),
     ("tasks.md", "[tasks.dataset]"): Place(
@@ -315,19 +318,6 @@ def make_small(project: Path) -> None:
         file.write_text(text + SMALL)
 
 
-def install_package(pyproject: Path) -> None:
-    """Write the entry points of a package as pip does, beside its folder, which is where Python
-    looks.
-    """
-    groups = tomllib.loads(pyproject.read_text())["project"]["entry-points"]
-    lines = []
-    for group, points in groups.items():
-        lines += [f"[{group}]", *(f"{name} = {place}" for name, place in points.items())]
-    information = pyproject.parent.with_suffix(".dist-info")
-    information.mkdir()
-    (information / "entry_points.txt").write_text("\n".join(lines) + "\n")
-
-
 def run(command: str, project: Path) -> str:
     """What a shell in this folder prints of a command, which must succeed."""
     make_small(project)
@@ -354,8 +344,6 @@ def test_the_page_runs(page: str, copy: Path) -> None:
             file = copy / place.file
             file.parent.mkdir(exist_ok=True)
             file.write_text(place.around.replace("{block}", block.text))
-            if file.name == "pyproject.toml":
-                install_package(file)
             if place.then:
                 run(place.then.replace("{file}", place.file), copy)
         else:

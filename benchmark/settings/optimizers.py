@@ -1,16 +1,14 @@
 """Kinds of optimizer; a suite names one (`training.optimizer`).
 
-All differences between them are here. Another package offers its own by an entry point, a method's
-file by `LifelongMethod.optimizer`. No torch here until one is made.
+All differences between them are here. A method's file may have its own, in
+`LifelongMethod.optimizer`. No torch here until one is made.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     from benchmark.settings.suite import Training
 
-GROUP = "lifelong_pretraining.optimizers"  # of entry points, each of which names an Optimizer
 Options = Mapping[str, Any]
 Remarks = Mapping[tuple[str, Any], str]  # (setting, value) -> sentence
 Groups = Sequence[dict[str, Any]]  # torch's: "params", and "factor", of their learning rate
@@ -159,26 +156,8 @@ OPTIMIZERS = {
 }
 
 
-def list_optimizers() -> list[Optimizer]:
-    """All kinds, those of other packages too."""
-    return [find_optimizer(name) for name in [*OPTIMIZERS, *_list_offered()]]
-
-
-def _list_offered() -> dict[str, EntryPoint]:
-    """Where other packages have kinds, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-@functools.cache
 def find_optimizer(name: str) -> Optimizer:
-    """The kind of this name, one of another package too.
-
-    Raises ValueError with the choices where there is none.
-    """
-    if name in OPTIMIZERS:
-        return OPTIMIZERS[name]
-    offered = _list_offered()
-    if name not in offered:
-        raise ValueError(f"no optimizer {name!r}; there are {', '.join([*OPTIMIZERS, *offered])}")
-    kind: Optimizer = offered[name].load()
-    return kind
+    """The kind of this name. Raises ValueError with the choices where there is none."""
+    if name not in OPTIMIZERS:
+        raise ValueError(f"no optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name]
