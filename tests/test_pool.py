@@ -349,7 +349,7 @@ def test_who_works_in_turns_does_first_what_nobody_has() -> None:
 
     units = [Named(Path(), None, key) for key in ("another's", "first", "second")]  # type: ignore[arg-type]
     with join() as world:
-        assert local.do_units(units, (), Worker(world), lambda units: None) == []
+        assert local.do_units(units, (), Worker(world)) == []
     assert done == [("first", False), ("second", False), ("another's", True)]
 
 

@@ -28,7 +28,6 @@ from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
-from benchmark.training.progress import WATCHED
 
 if TYPE_CHECKING:
     from benchmark.training.processes import Sources
@@ -193,15 +192,13 @@ def work_through(
     units: Sequence[Unit],
     slots: Sequence[Slot],
     when_idle: Callable[[Sequence[Unit]], None] = lambda units: None,
-    show: Callable[[Sequence[Unit]], None] = lambda units: None,
 ) -> list[Unit]:
     """Do units, the last first, one after the other in each slot; where one fails the others go on.
 
     The last have most work left: begun first, none of them is alone at the end while a core is
     idle. What another process has is left until nothing else is to do. Then `when_idle` is told,
-    and it is tried every ten seconds. `show` is told which are under way. Returns the units that
-    failed. Raises Stopped, after checkpoints, when asked to stop or where a unit's own process was,
-    and what `when_idle` raises.
+    and it is tried every ten seconds. Returns the units that failed. Raises Stopped, after
+    checkpoints, when asked to stop or where a unit's own process was, and what `when_idle` raises.
     """
     from benchmark.training.processes import Sources, start_fork_server
 
@@ -227,7 +224,6 @@ def work_through(
                 slot = free.pop(0)
                 process = _start(unit, slot, sources)
                 busy[process.sentinel] = (unit, slot, process)
-            show([unit for unit, _, _ in busy.values()])
             was_stopping = is_stopping
             is_stopping |= cancel.is_asked()
             for sentinel in wait(list(busy), PATIENCE):
@@ -265,15 +261,8 @@ def _start(unit: Unit, slot: Slot, sources: Sources) -> ForkServerProcess:
 
 
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """The outcome of a process that has ended; "failed" for one that died.
-
-    What it wrote to stderr while a table was shown is printed.
-    """
+    """The outcome of a process that has ended; "failed" for one that died."""
     process.join()
-    folder = os.environ.get(WATCHED)
-    messages = Path(folder, str(process.pid)) if folder else None
-    if messages and messages.exists():
-        print(messages.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
     status = process.exitcode or 0
     if 0 <= status < len(OUTCOMES):
         return OUTCOMES[status]
@@ -305,11 +294,6 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     set_up_to_compute()
     if slot.gpu is not None:
         os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
-    folder = os.environ.get(WATCHED)
-    if folder:  # its lines would tear the table
-        path = Path(folder, str(os.getpid()))
-        messages = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(messages, sys.stderr.fileno())
     try:
         sources.check()
     except UserError as error:

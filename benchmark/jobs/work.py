@@ -210,7 +210,7 @@ class Train(Unit):
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         # the first process speaks for all
         line = ProgressLine(name, store.heartbeat_file(config)) if world.leads else None
-        say = line.say if line else lambda text, is_news=True: None
+        say = line.say if line else lambda text: None
         method = lambda: self.build(config.method, config.options)  # noqa: E731
         run = None
         try:
@@ -229,7 +229,7 @@ class Train(Unit):
                     record_failure(config, store, 0, error)
             say(f"failed: {error}")
             raise
-        say("done" if self.last_stage is None else "shared stages done", is_news=False)
+        say("done" if self.last_stage is None else "shared stages done")
 
 
 @dataclass(frozen=True)
@@ -266,14 +266,14 @@ class Score(Unit):
             tasks = load_tasks(suite, store)
             try:
                 scores = score_stage(suite, config, self.stage, tasks, store, line.say_briefly)
-                line.say(scores, is_news=False)
+                line.say(scores)
             except NotScored as error:
                 failure = error
         if suite.evaluate.tasks:
             from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
             scores = evaluate_stage(suite, config, self.stage, store)
-            line.say(scores, is_news=False)
+            line.say(scores)
         if failure:
             raise failure
 

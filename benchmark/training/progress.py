@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
     from benchmark.training.clock import Clock
 
-# set where a table shows heartbeats: the folder for what processes have to say besides
-WATCHED = "BENCHMARK_WATCHED"
 HEARTBEAT = 10.0  # seconds, between two at most
-SHOWN = 1.0  # likewise where a table on a terminal shows them
 LINE = 60.0  # likewise between two lines
 STEP = 3  # forward passes, as long as a step takes
 
@@ -99,16 +96,14 @@ class EvaluationTimes:
 
 
 class ProgressLine:
-    """Prints a line a minute, or nothing where a table shows the work under way.
+    """Prints a line a minute.
 
-    `heartbeat` is the file of the run's Heartbeat, written every ten seconds for that table and for
-    `status`.
+    `heartbeat` is the file of the run's Heartbeat, written every ten seconds for `status`.
     """
 
     def __init__(self, name: str, heartbeat: Path | None = None) -> None:
         self.name = name
         self._heartbeat = heartbeat
-        self._watched = WATCHED in os.environ
         self._next = 0.0
         self._next_line = time.monotonic() + LINE
 
@@ -121,7 +116,7 @@ class ProgressLine:
         """Say how far a stage is."""
         training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
         rest = evaluations.estimate_rest(clock.fraction, clock.tokens_per_second)
-        self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
+        self._next = time.monotonic() + HEARTBEAT
         heartbeat = Heartbeat(
             stage=stage.index,
             stages=stage.stream_info.stages,
@@ -144,9 +139,8 @@ class ProgressLine:
         """Print a text that is soon replaced, once a minute."""
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE
-            self.say(text, is_news=False)
+            self.say(text)
 
-    def say(self, text: str, is_news: bool = True) -> None:
-        """Print a text. Where a table shows the work under way, print it only if it is news."""
-        if is_news or not self._watched:
-            print(f"{self.name}  {text}", file=sys.stderr, flush=True)
+    def say(self, text: str) -> None:
+        """Print a text at once."""
+        print(f"{self.name}  {text}", file=sys.stderr, flush=True)

@@ -304,15 +304,8 @@ class SuiteFolder:
 def train_here(config: RunConfig, runs: Path) -> None:
     """Train a run in this process."""
     with join() as world:
-        assert (
-            do_units(
-                [Train(runs, config, config.id, methods.build)],
-                [],
-                Worker(world),
-                lambda units: None,
-            )
-            == []
-        )
+        unit = Train(runs, config, config.id, methods.build)
+        assert do_units([unit], [], Worker(world)) == []
 
 
 @contextlib.contextmanager

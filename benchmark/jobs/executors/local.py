@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import logging
 import os
@@ -12,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,10 +19,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from benchmark.cancel import Stopped
 from benchmark.jobs.executors import Executor
@@ -43,13 +38,10 @@ from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.evaluation_time import UTILISATION
-from benchmark.training.progress import WATCHED, read_heartbeat
 
-Show = Callable[[Sequence[Unit]], None]  # is told which are under way
 SIDE = 1024  # rows of a matrix
 # files of GPUs: torch knows of these, but takes seconds to ask
 GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*")
-PAUSE = 2.0  # seconds between two looks at what is under way
 
 
 def describe(plan: Plan) -> list[str]:
@@ -89,10 +81,7 @@ def execute(plan: Plan) -> int:
             _tell_idle_gpus(max(launched, len(slots)))
     failed: list[Unit] = []
     waves = plan.waves
-    with (
-        StopSignals(signal.SIGINT, signal.SIGTERM),
-        show_work(plan.suite.name if leads else "") as show,
-    ):
+    with StopSignals(signal.SIGINT, signal.SIGTERM):
         try:
             with join() as world:
                 worker = Worker(world)
@@ -101,15 +90,14 @@ def execute(plan: Plan) -> int:
                     units = world.agree(list(wave.units))
                     if wave.kind == "prepare":  # a wrong text is wrong for all its runs
                         for unit in units:
-                            show([unit])
                             world.let_first(partial(unit, worker))
                     elif wave.kind == "train" or (wave.kind == "stages" and slots):
                         # where runs train in turns the first trains the stages for all
-                        failed += do_units(units, slots, worker, show)
+                        failed += do_units(units, slots, worker)
             if leads:
                 for wave in waves:
                     if wave.kind not in ("prepare", *TRAINS):
-                        failed += _do_small_units(wave.units, worker, show)
+                        failed += _do_small_units(wave.units, worker)
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
@@ -132,7 +120,7 @@ def _tell_idle_gpus(count: int) -> None:
         )
 
 
-def _do_small_units(units: Sequence[Unit], worker: Worker, show: Show) -> list[Unit]:
+def _do_small_units(units: Sequence[Unit], worker: Worker) -> list[Unit]:
     """Do units of small steps, which two threads do not make faster: a core each.
 
     With a GPU they are done one after the other. Returns those that failed.
@@ -143,7 +131,7 @@ def _do_small_units(units: Sequence[Unit], worker: Worker, show: Show) -> list[U
     _, gpus = find_accelerators()
     count = 1 if gpus else min(len(cores), len(units))
     slots = make_slots(count, cores, 0) if count > 1 else []
-    return do_units(units, slots, worker, show)
+    return do_units(units, slots, worker)
 
 
 def count_processes(number: int | Literal["all"]) -> int:
@@ -190,20 +178,17 @@ def launch(count: int, program: Sequence[str]) -> int:
     return 0
 
 
-def do_units(
-    units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show: Show
-) -> list[Unit]:
+def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker) -> list[Unit]:
     """Do units side by side in slots, or else one after the other here.
 
     In the latter way all processes of this world do each unit together. Returns those that failed.
     Raises Stopped, or KeyboardInterrupt, when asked to stop.
     """
     if slots:
-        return work_through(units, slots, show=show)
+        return work_through(units, slots)
     failed = []
     postponed: list[Unit] = []  # what others have at first is waited for at the end
     for unit in chain(units, postponed):
-        show([unit])
         if worker.world.size > 1:
             unit(worker)  # where one process fails all do
             continue
@@ -273,47 +258,6 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         )
         return
     yield f"ok     {runs}: files can be written and locked; {free / 1e9:.1f} GB free"
-
-
-@contextlib.contextmanager
-def show_work(name: str) -> Iterator[Show]:
-    """Show the units under way, which the function in the block is told.
-
-    They are shown on a terminal, in a live table.
-    """
-    console = Console(stderr=True)
-    if not (name and console.is_terminal):
-        yield lambda units: None
-        return
-    under_way: dict[str, Unit] = {}
-    ended = 0
-
-    def show(units: Sequence[Unit]) -> None:
-        nonlocal under_way, ended
-        units_by_id = {unit.id: unit for unit in units}
-        ended += len(under_way.keys() - units_by_id.keys())
-        under_way = units_by_id
-
-    def render() -> Group:
-        head = Text(f"{name}: {ended} units of work done")
-        table = Table(box=None, show_header=False)
-        for unit in under_way.values():
-            beat = None
-            if unit.kind in TRAINS:
-                beat = read_heartbeat(unit.store.heartbeat_file(unit.config))
-            progress = str(beat or unit.kind)
-            table.add_row(Text(unit.name), Text(progress))
-        return Group(head, table)
-
-    with (
-        tempfile.TemporaryDirectory() as messages,
-        Live(console=console, get_renderable=render, refresh_per_second=1 / PAUSE, transient=True),
-    ):
-        os.environ[WATCHED] = messages
-        try:
-            yield show
-        finally:
-            del os.environ[WATCHED]
 
 
 def guess_flops_per_second() -> float:
