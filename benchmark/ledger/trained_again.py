@@ -33,12 +33,14 @@ class Comparison:
 
     grade: Literal["same", "rounding", "other"]
     outcome: str  # in words
+    count: int  # of perplexities that were compared
 
 
 def compare(training: Training, recorded: Training) -> Comparison:
-    """Compare weights, and where these are others the perplexities."""
-    if training.weights == recorded.weights:
-        return Comparison("same", "the same weights")
+    """Compare weights, and perplexities as closely as these weights allow."""
+    count = len(training.perplexities.keys() & recorded.perplexities.keys())
+    is_same = training.weights == recorded.weights
+    tolerance = SAME if is_same else ROUNDING
     last = list(training.perplexities)[-1:]
     recorded_last = list(recorded.perplexities)[-1:]
     if last != recorded_last:
@@ -46,23 +48,22 @@ def compare(training: Training, recorded: Training) -> Comparison:
             f"the last perplexity is {' '.join(last)}, recorded is {' '.join(recorded_last)}"
         )
     else:
-        difference = find_difference(recorded.perplexities, training.perplexities, ROUNDING)
+        difference = find_difference(recorded.perplexities, training.perplexities, tolerance)
     if difference:
         return Comparison(
             "other",
             f"came to weights {training.weights} on {training.machine}, recorded are "
             f"{recorded.weights} on {recorded.machine}; {difference}",
+            count,
         )
+    if is_same:
+        return Comparison("same", "the same weights", count)
     return Comparison(
         "rounding",
         f"weights differ in rounding, perplexities agree to {ROUNDING:.2%} (trained on "
         f"{training.machine}, recorded on {recorded.machine})",
+        count,
     )
-
-
-def find_same_texts(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """The names of the validation texts that have the same hash in both, in recorded order."""
-    return [name for name, text in recorded.items() if current.get(name) == text]
 
 
 def compare_stages(
@@ -70,8 +71,9 @@ def compare_stages(
 ) -> Comparison:
     """Compare a finished stage with one of the same key, on the texts that both measured."""
     starts = [records.find_last(stage, records.StageLine) for stage in (recorded, lines)]
-    texts = [start.texts if start else {} for start in starts]
-    same = find_same_texts(texts[0], texts[1])
+    recorded_texts, texts = (start.texts if start else {} for start in starts)
+    # the validation texts that have the same hash in both
+    same = [name for name, text in recorded_texts.items() if texts.get(name) == text]
     return compare(read_training(lines, same), read_training(recorded, same))
 
 
