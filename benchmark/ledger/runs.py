@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -180,8 +179,7 @@ MEASURABLE = 5.0
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds.
 
-    No runs: an empty list. Raises RecordsError for damaged files, for copies of a run's file, and
-    for records that do not belong together.
+    No runs: an empty list. Raises RecordsError for damaged files, and for copies of a run's file.
     """
     loader = RunLoader(Store(runs))
     loaded: list[RunRecords] = []
@@ -213,7 +211,7 @@ class RunLoader:
     def load(self, line: RunLine, lines: Sequence[records.LineOfRun]) -> RunRecords:
         """All records of the run of a line, whose file has these `lines`.
 
-        Raises RecordsError for damaged files, and for records that do not belong together.
+        Raises RecordsError for damaged files.
         """
         run = RunRecords(line=line, lines=[*lines], baselines=self.baselines)
         if lines and isinstance(lines[-1], records.FailedLine):
@@ -236,7 +234,6 @@ class RunLoader:
             own_measures = select_measures(line, self._read_measures(key))
             newest_measures = {type(measure): measure for measure in own_measures}
             run.similarities.append([*newest_measures.values()])
-        _check_places(self.store.run_file(run), run)
         return run
 
     def _read_scores_of_model(self, key: str) -> list[records.LineOfScores]:
@@ -262,25 +259,6 @@ def select_measures(
     """The measures of a model on a run's own validation texts, or on what is not recorded."""
     own_texts = {"", *run.texts.values()}
     return [line for line in lines if line.text in own_texts]
-
-
-def _check_places(path: Path, run: RunRecords) -> None:
-    """Raises RecordsError for a run with another's seed, stages, or failure."""
-    wrong = ""
-    domains = [domain.name for domain in run.domains]
-    seed = re.search(r"-s(\d+)-[0-9a-f]{12}\Z", run.id)
-    if seed and int(seed[1]) != run.seed:
-        wrong = f"seed {run.seed} of run {run.id}"
-    for index, (key, stage) in enumerate(zip(run.line.stages, run.stages, strict=True)):
-        start = find_last(stage, records.StageLine)
-        recorded = (start.key, start.index, start.domain) if start else None
-        expected = (key, index, *domains[index : index + 1])
-        if recorded and recorded != expected:
-            wrong = wrong or f"stage {index} is recorded as {recorded}, not {expected}"
-    if run.failure and run.failure.stage >= len(domains):
-        wrong = f"failed in stage {run.failure.stage}, of stages 0 to {len(domains) - 1}"
-    if wrong:
-        raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
 
 
 def make_empty_run(line: RunLine) -> RunRecords:
