@@ -19,15 +19,6 @@ ROUNDING = 1e-4  # and those that differ in rounding
 
 
 @dataclass(frozen=True)
-class Training:
-    """What a stage came to, and on what machine."""
-
-    machine: str
-    weights: str
-    perplexities: dict[str, float | None]  # by text and step, in the order of steps
-
-
-@dataclass(frozen=True)
 class Comparison:
     """How a stage that was trained twice differs."""
 
@@ -36,60 +27,48 @@ class Comparison:
     count: int  # of perplexities that were compared
 
 
-def compare(training: Training, recorded: Training) -> Comparison:
-    """Compare weights, and perplexities as closely as these weights allow."""
-    count = len(training.perplexities.keys() & recorded.perplexities.keys())
-    is_same = training.weights == recorded.weights
+def compare_stages(
+    lines: Sequence[records.LineOfStage], recorded: Sequence[records.LineOfStage]
+) -> Comparison:
+    """Compare a finished stage with one of the same key.
+
+    Weights are compared, and perplexities on the texts that both measured, as closely as these
+    weights allow.
+    """
+    start = records.select_kind(lines, records.StageLine)[-1]
+    recorded_start = records.select_kind(recorded, records.StageLine)[-1]
+    weights = records.select_kind(lines, records.StageDone)[-1].weights
+    recorded_weights = records.select_kind(recorded, records.StageDone)[-1].weights
+    # the validation texts that have the same hash in both
+    texts = [name for name, text in recorded_start.texts.items() if start.texts.get(name) == text]
+    perplexities = _list_perplexities(lines, texts)
+    recorded_perplexities = _list_perplexities(recorded, texts)
+    count = len(perplexities.keys() & recorded_perplexities.keys())
+    is_same = weights == recorded_weights
     tolerance = SAME if is_same else ROUNDING
-    last = list(training.perplexities)[-1:]
-    recorded_last = list(recorded.perplexities)[-1:]
-    if last != recorded_last:
-        difference = (
-            f"the last perplexity is {' '.join(last)}, recorded is {' '.join(recorded_last)}"
-        )
-    else:
-        difference = find_difference(recorded.perplexities, training.perplexities, tolerance)
+    difference = _find_difference(recorded_perplexities, perplexities, tolerance)
+    machine = _describe_place(start)
+    recorded_machine = _describe_place(recorded_start)
     if difference:
         return Comparison(
             "other",
-            f"came to weights {training.weights} on {training.machine}, recorded are "
-            f"{recorded.weights} on {recorded.machine}; {difference}",
+            f"came to weights {weights} on {machine}, recorded are {recorded_weights} on "
+            f"{recorded_machine}; {difference}",
             count,
         )
     if is_same:
         return Comparison("same", "the same weights", count)
     return Comparison(
         "rounding",
-        f"weights differ in rounding, perplexities agree to {ROUNDING:.2%} (trained on "
-        f"{training.machine}, recorded on {recorded.machine})",
+        f"weights differ in rounding, perplexities agree to {ROUNDING:.2%} (trained on {machine}, "
+        f"recorded on {recorded_machine})",
         count,
     )
 
 
-def compare_stages(
-    lines: Sequence[records.LineOfStage], recorded: Sequence[records.LineOfStage]
-) -> Comparison:
-    """Compare a finished stage with one of the same key, on the texts that both measured."""
-    starts = [records.find_last(stage, records.StageLine) for stage in (recorded, lines)]
-    recorded_texts, texts = (start.texts if start else {} for start in starts)
-    # the validation texts that have the same hash in both
-    same = [name for name, text in recorded_texts.items() if texts.get(name) == text]
-    return compare(read_training(lines, same), read_training(recorded, same))
-
-
-def read_training(lines: Sequence[records.LineOfStage], texts: Collection[str]) -> Training:
-    """What the records of a finished stage say of it, with its perplexities on these texts."""
-    start = records.find_last(lines, records.StageLine)
-    done = records.find_last(lines, records.StageDone)
-    machine = "no machine"
-    if start:
-        threads = start.provenance.hardware.threads
-        machine = f"{describe_machine(start)}, threads: {threads}"
-    return Training(
-        machine=machine,
-        weights=done.weights if done else "",
-        perplexities=list_perplexities(lines, texts),
-    )
+def _describe_place(stage: records.StageLine) -> str:
+    """The machine of a stage, and its threads."""
+    return f"{describe_machine(stage)}, threads: {stage.provenance.hardware.threads}"
 
 
 def describe_machine(stage: records.StageLine) -> str:
@@ -99,7 +78,7 @@ def describe_machine(stage: records.StageLine) -> str:
     return f"{hardware.device} ({processor})"
 
 
-def list_perplexities(
+def _list_perplexities(
     lines: Sequence[records.LineOfStage], texts: Collection[str]
 ) -> dict[str, float | None]:
     """The perplexities of a stage on these texts, by what they are of."""
@@ -112,10 +91,17 @@ def list_perplexities(
     return perplexities
 
 
-def find_difference(
+def _find_difference(
     recorded: Mapping[str, float | None], measured: Mapping[str, float | None], tolerance: float
 ) -> str:
-    """The first perplexity that is another when measured again, in words; empty where none is."""
+    """The first perplexity that is another when measured again, in words; empty where none is.
+
+    The last of both must be of the same text and step.
+    """
+    recorded_last = " ".join(list(recorded)[-1:])
+    last = " ".join(list(measured)[-1:])
+    if last != recorded_last:
+        return f"the last perplexity is {last}, recorded is {recorded_last}"
     for place in recorded:
         if place not in measured:
             continue
