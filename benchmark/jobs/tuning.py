@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import random
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from benchmark.files import replace_file
 from benchmark.jobs.state import Survey
@@ -260,27 +261,6 @@ def _write(path: Path, suite: Suite, comment: str) -> None:
     # a setting that is said to be the default is not what an optimizer's recipe has in its place
     said = suite.training.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     content["training"] = said
-    lines = [f"# {comment}"]
-    for key, value in content.items():
-        if key != "rows":
-            lines.append(f"{key} = {_to_toml(value)}")
-            continue
-        lines.append("rows = [")
-        for row in value:
-            lines.append(f"  {_to_toml(row)},")
-        lines.append("]")
-    text = "\n".join([*lines, ""])
+    text = f"# {comment}\n{tomli_w.dumps(content)}"
     with replace_file(path) as file:
         file.write(text.encode())
-
-
-def _to_toml(value: Any) -> str:
-    """A value as TOML writes it, on one line."""
-    if isinstance(value, Mapping):
-        pairs = []
-        for key, inner in value.items():
-            pairs.append(f"{json.dumps(key)} = {_to_toml(inner)}")
-        return "{ " + ", ".join(pairs) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_to_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
