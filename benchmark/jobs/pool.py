@@ -195,7 +195,7 @@ def work_through(
 ) -> list[Unit]:
     """Do units, the last first, one after the other in each slot; where one fails the others go on.
 
-    The last have most work left: begun first, none of them is alone at the end while a core is
+    The last have most stages left: begun first, none of them is alone at the end while a core is
     idle. What another process has is left until nothing else is to do. Then `when_idle` is told,
     and it is tried every ten seconds. Returns the units that failed. Raises Stopped, after
     checkpoints, when asked to stop or where a unit's own process was, and what `when_idle` raises.

@@ -35,9 +35,7 @@ from benchmark.jobs.work import (
     TrainShared,
     Unit,
 )
-from benchmark.settings.suite import RunConfig, Suite, pick_for_stage
-from benchmark.settings.units import UNITS
-from benchmark.training.evaluation_time import count_parameters
+from benchmark.settings.suite import RunConfig, Suite
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,9 @@ class Plan:
         """Waves of stages that several runs share, what others go on from first, and then all runs.
 
         Of stages that the same runs share only the last has a unit, which trains those before it.
-        The runs with most work left are last: executors begin there.
+        The runs with most stages left are last: executors begin there.
         """
-        wanted = sorted(self.wanted, key=measure_work_left)
+        wanted = sorted(self.wanted, key=lambda run: len(run.config.domains) - run.finished)
         users = Counter(key for state in wanted for key in state.planned)
         waves: list[dict[str, Unit]] = []
         for state in wanted:
@@ -237,24 +235,6 @@ class Plan:
         return list(units.values())
 
 
-def measure_work_left(run: RunState) -> float:
-    """The budgets of a run's missing stages, which compares with those of runs in the same unit.
-
-    Where a larger model makes an amount dearer it is multiplied by the model's parameters.
-    """
-    config = run.config
-    unit = UNITS[config.budget.unit]
-    ladder = config.model.ladder
-    work = 0.0
-    for stage in range(run.finished, len(config.domains)):
-        amount = pick_for_stage(config.budget.amount, stage)
-        if not (unit.in_seconds or unit.charges_flops):
-            size = ladder[min(stage, len(ladder) - 1)]
-            amount *= count_parameters(size, config.tokenizer.vocabulary)
-        work += amount
-    return work
-
-
 def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
     """The work of `run` with these options.
 
@@ -324,7 +304,7 @@ def drop_under_way(waves: Iterable[Wave], jobs: Iterable[Job]) -> list[Wave]:
 def group_by_run(units: Iterable[Unit], size: int) -> list[tuple[Unit, ...]]:
     """The units of each `size` runs.
 
-    The last units have most work left. They come first, so that none of them is alone at the end.
+    The last units have most stages left. They come first, so that none of them is alone at the end.
     Within a group they stay last, for `pool.work_through` begins there.
     """
     runs: dict[str, list[Unit]] = defaultdict(list)
