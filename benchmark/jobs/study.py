@@ -138,12 +138,10 @@ def _verify_runs(
 def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Path) -> Iterator[str]:
     """Train the stages of a run up to the one of `key` again below `runs`, and compare each.
 
-    Weights and perplexities are compared, and the run's method is audited. Earlier stages that
-    `runs` has already are taken. Raises ResultsError where perplexities of a stage are others, or
-    weights differ by more than rounding, where no run of the study has such a stage, or where the
-    method works off the clock.
+    Weights and perplexities are compared. Earlier stages that `runs` has already are taken. Raises
+    ResultsError where perplexities of a stage are others, or weights differ by more than rounding,
+    or where no run of the study has such a stage.
     """
-    from benchmark.instruments import conformance  # torch: not for a report alone
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -174,15 +172,6 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         count = sum(comparison.count for comparison in comparisons)
         outcome = comparisons[-1].outcome
         yield f"stage {key} of {config.id}: {outcome}; {count} perplexities compared"
-        with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
-        try:
-            tiny = conformance.TinyRuns(config.method, with_options, Path(scratch) / "tiny")
-            conformance.works_on_the_clock_alone(tiny)
-        except AssertionError as error:
-            raise ResultsError(
-                f"{config.id}: {error}; mend methods/{config.method}.py, and train again"
-            ) from None
-        yield f"{config.method} works on the clock alone"
 
 
 def _find_config(suites: Suites, recorded: Store, key: str) -> RunConfig | None:
