@@ -390,30 +390,20 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
 
 
 def _describe_unprepared(plan: Plan) -> Iterator[str]:
-    """Sentences on what is not known before text is tokenised, and which stages stay."""
+    """Sentences on what is not known before text is tokenised."""
     unprepared = [state for state in plan.wanted if not state.is_prepared]
     if not unprepared:
         return
     missing: dict[str, None] = {}  # names of domains, in their order
-    trained: dict[str, None] = {}
     for state in unprepared:
         names = [domain.name for domain in state.config.domains]
         missing |= dict.fromkeys(names[len(state.view.keys) :])
-        trained |= dict.fromkeys(names[: state.finished])
     if 0 < len(missing) <= LISTED:
         yield f"Not tokenised yet: {', '.join(missing)}."
-    if trained:
-        yield f"What is trained of {', '.join(trained)} stays: no stage depends on later domains."
     yield (
         "How often domains are read, the memory's share of them, and how long evaluation takes, "
         "is known once text is prepared."
     )
-    store = plan.survey.store
-    folder = store.run_file(unprepared[0].config).parent
-    has_records = any(folder.glob("*.jsonl"))
-    has_keys = all(state.view.keys for state in unprepared)
-    if has_records and not has_keys:
-        yield "Whether trained stages stay is known then, too."
 
 
 def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
