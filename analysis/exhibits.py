@@ -143,14 +143,16 @@ class TableExhibit(Exhibit):
     ) -> Table:
         """The finished table of measurements, with the best marked.
 
-        Below it stand the notes on all its suites.
+        Below it stand the notes on all its suites. A row that counts of tokens beat is never
+        the best, as few tables show these.
 
         `scores`: of downstream tasks, which compare whatever the validation text of a row was.
         """
-        never_best = {
-            part.suite: part.references if scores else self.find_never_best(part)
-            for part in study.parts
-        }
+        never_best = {}
+        for part in study.parts:
+            never_best[part.suite] = part.references
+            if not scores:
+                never_best[part.suite] = part.never_best.union(part.above_unigram["row"])
         blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
         columns, blocks = self.add_copies(study, columns, blocks)
         times = [] if scores else note_times(study, self.note_untimed)
@@ -176,10 +178,6 @@ class TableExhibit(Exhibit):
     def note_untimed(self, part: Study) -> Sequence[str]:
         """Sentences on runs of a suite that the table's wall times leave out."""
         return ()
-
-    def find_never_best(self, part: Study) -> Collection[str]:
-        """Rows of a suite that are never the best of a table of perplexities."""
-        return part.never_best
 
     def finish_table(
         self,

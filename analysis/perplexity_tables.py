@@ -16,7 +16,7 @@ from analysis import metrics, notes, paper_suites
 from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
-from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
+from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
 from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
@@ -212,10 +212,6 @@ class LifelongTable(TableExhibit):
     def note_untimed(self, part: Study) -> Sequence[str]:
         return _note_untimed_runs(part)
 
-    def find_never_best(self, part: Study) -> Collection[str]:
-        """Nor rows that counts of tokens beat, as no line here shows these."""
-        return part.never_best.union(part.above_unigram["row"])
-
     def _make_block(
         self, part: Study, columns: Mapping[str, Column], probes: Mapping[str, str]
     ) -> Block:
@@ -358,7 +354,7 @@ class UnitTable(TableExhibit):
     The stages before are as they were, at the suite's budget. Only runs that finished are compared,
     and in wall time only those that are known to have had their cores in the last stage. Rows that
     pool the budgets of several stages are left out: cut at the length of one stage they are runs
-    that nobody would make.
+    that nobody would make. So are rows on other texts than most, which compare with no others.
     """
 
     def _build(self, study: Study) -> Table:
@@ -373,42 +369,34 @@ class UnitTable(TableExhibit):
         pooled = ", ".join(row for row in rows if row in study.pooled)
         if pooled:
             lines.append(f"Left out, as stages of theirs take the budgets of several: {pooled}.")
-        blocks = []
-        for part in compared.parts:
-            values = compare_at_equal_cost(part.finished, part.apart)
-            block = self._make_block(part, values)
-            never_best = part.apart.union(part.above_unigram["row"])
-            blocks.append(mark_best(block, columns, never_best))
-            lines += _note_empty_costs(part, values)
-        lines += notes.note_missing_cells(compared, blocks)
-        lines += notes.note_times(compared, _note_untimed_runs)
-        lines += notes.collect_notes(compared)
-        warnings = notes.warn_of_counting(compared)
-        columns, blocks = self.add_copies(compared, columns, blocks)
-        return self.finish_table(columns, blocks, lines, warnings=warnings)
+        blocks = [self._make_block(part) for part in compared.parts]
+        return self.finish_measurements(compared, columns, blocks, lines)
 
-    def _make_block(self, part: Study, values: pd.DataFrame) -> Block:
-        means = values.groupby(["row"]).mean()
-        compared = means.drop(index=list(part.apart), errors="ignore")
-        ranks = compared.rank(method="min")
+    def note_untimed(self, part: Study) -> Sequence[str]:
+        return _note_untimed_runs(part)
+
+    def _make_block(self, part: Study) -> Block:
+        is_apart = part.finished["row"].isin(part.apart)
+        values = compare_at_equal_cost(part.finished[~is_apart])
+        ranks = values.groupby(["row"]).mean().rank(method="min")
         ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
         rows = []
         for row in part.ranked_rows:
-            cells = _make_unit_cells(row, values, ranks)
-            rows.append(TableRow(row, tuple(cells)))
+            if row not in part.apart:
+                cells = _make_unit_cells(row, values, ranks)
+                rows.append(TableRow(row, tuple(cells)))
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 _OF_UNIT = (("AP", True), ("Rank", None))
 
 
-def compare_at_equal_cost(finished: pd.DataFrame, outsiders: Collection[str]) -> pd.DataFrame:
+def compare_at_equal_cost(finished: pd.DataFrame) -> pd.DataFrame:
     """The AP of each finished run at equal cost in its last stage, with a column per unit.
 
-    Lines are indexed by row and seed. The cost is that of the run that spent least, leaving out the
-    rows `outsiders`. Log AP is interpolated linearly between evaluations. A run of `outsiders` that
-    spent less has NaN. A unit that some other run did not record is NaN for all runs. Wall time is
-    NaN for runs that are not known to have had their cores.
+    Lines are indexed by row and seed. The cost is that of the run that spent least. Log AP is
+    interpolated linearly between evaluations. A unit that some run did not record is NaN for all
+    runs. Wall time is NaN for runs that are not known to have had their cores.
     """
     stages = {
         key: _select_last_stage(curve)
@@ -422,13 +410,11 @@ def compare_at_equal_cost(finished: pd.DataFrame, outsiders: Collection[str]) ->
             for key, stage in stages.items()
             if stage["timed"].all() or not UNITS[unit].is_wall_time
         }
-        lengths = [
-            stage[unit].iloc[-1] for (row, _), stage in timed.items() if row not in outsiders
-        ]
+        lengths = [stage[unit].iloc[-1] for stage in timed.values()]
         least = np.min(lengths or [np.nan])
         if least > 0:
             for key, stage in timed.items():
-                log_ap = np.interp(least, stage[unit], np.log(stage["ap"]), right=np.nan)
+                log_ap = np.interp(least, stage[unit], np.log(stage["ap"]))
                 values.loc[key, unit] = np.exp(log_ap)
     return values
 
@@ -453,26 +439,6 @@ def _note_untimed_runs(part: Study) -> list[str]:
             lines.append(
                 f"By measured wall time {count} of {len(shares)} runs are left out: {reason}."
             )
-    return lines
-
-
-def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:
-    """Say why finished rows have no number at equal costs; wall times have `_note_untimed_runs`."""
-    curves = part.finished.groupby(["row", "seed"], sort=False)
-    spent = curves.apply(lambda curve: _select_last_stage(curve).iloc[-1])
-    lines = []
-    for unit in map(str, values):
-        if UNITS[unit].is_wall_time:
-            continue
-        label = UNITS[unit].label
-        unrecorded = spent.index[spent[unit].isna()].unique("row")
-        empty = values.index[values[unit].isna()].unique("row")
-        cheaper = [row for row in empty if row in part.apart and row not in unrecorded]
-        if len(unrecorded):
-            lines.append(f"{label}: not every run recorded them: {', '.join(unrecorded)}.")
-        elif cheaper:
-            names = ", ".join(cheaper)
-            lines.append(f"{label}: these rows spent less than all others did: {names}.")
     return lines
 
 

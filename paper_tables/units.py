@@ -8,6 +8,8 @@ from analysis.perplexity_tables import UnitTable
 EXHIBIT = UnitTable(
     label="table:units",
     caption="AP after equal wall time, steps, tokens or FLOPs in the last stage.",
-    reading="Ranks are of the means, and not tested.",
+    reading=(
+        "Ranks are of the means, and not tested. A unit is empty where some run did not record it."
+    ),
     blocks={},
 )
