@@ -22,7 +22,7 @@ from analysis.figures import (
     write_in_empty_panel,
 )
 from analysis.metrics import AP, PERPLEXITIES, Metric
-from analysis.study import Study, count_leaks
+from analysis.study import Study
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS
 
@@ -89,7 +89,6 @@ class TrendFigure(FigureExhibit):
             cut if is_cut else "",
             figures.describe_grey(style_of),
             figures.describe_texts(study, study.suites, [*style_of]),
-            figures.describe_copies(study),
         )
 
 
@@ -233,9 +232,7 @@ class ScoreFigure(FigureExhibit):
         for (row, _), mean in last.items():
             means.append(f"{row} {figures.shorten_number(mean)}")
         figure.set_label(f"Averages after the last stage: {', '.join(means)}.")
-        count = count_leaks(part)
-        leaks = f"{count:,} test examples stand in training text, too." if count else ""
-        return finish(figure, text, figures.describe_texts(part, part.suites), leaks)
+        return finish(figure, text, figures.describe_texts(part, part.suites))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,12 @@ from analysis.notes import (
     warn_of_baselines,
     warn_of_counting,
 )
-from analysis.study import Study, count_copies, find_header
+from analysis.study import Study, find_header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 
 View = Literal["ours", "both"]
-COPIES_KEPT = "Near copies kept"  # the column of how many, where there are any
 ONE_SEED = "One seed: how much another would differ is not known."
 AVERAGE = "AVG"  # of the tasks, as a column of tables and of printed numbers
 PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
@@ -154,26 +153,10 @@ class TableExhibit(Exhibit):
             if not scores:
                 never_best[part.suite] = part.never_best.union(part.above_unigram["row"])
         blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
-        columns, blocks = self.add_copies(study, columns, blocks)
         times = [] if scores else note_times(study, self.note_untimed)
         notes = [*about, *note_missing_cells(study, blocks), *times, *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
         return self.finish_table(columns, blocks, notes, warnings=warnings)
-
-    def add_copies(
-        self, study: Study, columns: Sequence[Column], blocks: Sequence[Block]
-    ) -> tuple[list[Column], list[Block]]:
-        """The columns and blocks with one that counts near copies, where any are kept."""
-        copies = {part.suite: self.count_copies(part) for part in study.parts}
-        if not any(copies.values()):
-            return [*columns], [*blocks]
-        cells = {suite: Cell(text=f"{count:,}") for suite, count in copies.items()}
-        added = [_add_cell(block, cells[block.suite]) for block in blocks]
-        return [*columns, Column(COPIES_KEPT)], added
-
-    def count_copies(self, part: Study) -> int:
-        """How much of what a suite's numbers are of stands in training text, and is kept."""
-        return count_copies(part)
 
     def note_untimed(self, part: Study) -> Sequence[str]:
         """Sentences on runs of a suite that the table's wall times leave out."""
@@ -245,12 +228,6 @@ def describe_size(study: Study) -> str:
             f"{text} Methods that do not grow keep this size, except {rows[0]}: {other_sizes[0]}."
         )
     return f"{text} Methods that do not grow keep the size that their row begins with."
-
-
-def _add_cell(block: Block, cell: Cell) -> Block:
-    """The block with this cell at the end of each row."""
-    rows = [replace(row, cells=(*row.cells, cell)) for row in block.rows]
-    return replace(block, rows=tuple(rows))
 
 
 def to_files(table: Table) -> dict[str, bytes]:

@@ -28,7 +28,7 @@ from matplotlib.transforms import ScaledTranslation
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
 from analysis.notes import note_unequal_texts
-from analysis.study import Study, count_copies
+from analysis.study import Study
 from analysis.tables import escape_latex
 
 SMALL = 7.0  # points: what stands beside lines and in cells
@@ -338,12 +338,6 @@ def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | No
     if rows is not None:
         selection = selection.select_rows(rows)
     return " ".join(note for part in selection.parts for note in note_unequal_texts(part))
-
-
-def describe_copies(study: Study) -> str:
-    """A sentence on validation documents that stand in training text, where they are kept."""
-    count = count_copies(study)
-    return f"{count:,} validation documents stand in training text, too." if count else ""
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:

@@ -10,6 +10,8 @@ import pandas as pd
 from analysis.study import (
     Study,
     average_by_domain,
+    count_copies,
+    count_leaks,
     find_header,
     find_other_texts,
     select_measure,
@@ -37,6 +39,7 @@ def collect_notes(study: Study) -> list[str]:
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
             *note_told_domains(part.runs),
+            *note_kept_copies(part),
             *note_remarks(part.runs),
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
@@ -344,6 +347,18 @@ def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
         listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
         lines.append(f"{sentence}: {listed}.")
     return lines
+
+
+def note_kept_copies(part: Study) -> list[str]:
+    """How much of what the numbers are of stands in training text, where near copies are kept."""
+    documents = count_copies(part)
+    examples = count_leaks(part)
+    if documents + examples == 0:
+        return []
+    return [
+        f"Near copies are kept: {documents:,} validation documents and {examples:,} test examples "
+        "stand in training text, too."
+    ]
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:

@@ -87,7 +87,6 @@ class MatrixFigure(FigureExhibit):
             figure,
             _describe_colours(study),
             figures.describe_texts(study, study.suites),
-            figures.describe_copies(study),
         )
 
     def _make_matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:

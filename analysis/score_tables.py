@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import paper_suites
 from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, add_printed
-from analysis.study import Study, average_by_domain, count_leaks
+from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.ledger.records import ZeroShotLine
 from benchmark.ledger.runs import RunRecords
@@ -74,9 +74,6 @@ class ScoreTable(TableExhibit):
                 rows = self._make_rows(part, lines, titles)
                 blocks.append(Block(heading, tuple(rows), part.suite))
         return blocks
-
-    def count_copies(self, part: Study) -> int:
-        return count_leaks(part)
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
         """The blocks of a suite: heading, and the lines in it."""
@@ -242,9 +239,6 @@ class ZeroShotTable(TableExhibit):
                 "tasks' examples in the training text of the stream."
             )
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
-
-    def count_copies(self, part: Study) -> int:
-        return 0  # nobody has looked, as a note says
 
     def _make_row(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
         is_row = part.ends["row"] == row

@@ -472,9 +472,7 @@ def count_copies(study: Study) -> int:
     for run in study.runs:
         for stage in filter(None, run.stages):
             infos = find_header(stage).data.values()
-            # older records have those in the text of other domains apart
-            elsewhere = sum(sum(info.get("near_copies_in", {}).values()) for info in infos)
-            counts.append(sum(info.get("near_copies", 0) for info in infos) + elsewhere)
+            counts.append(sum(info.get("near_copies", 0) for info in infos))
     return max(counts)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from analysis.exhibits import COPIES_KEPT
 from analysis.report import load_study
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
@@ -203,22 +202,3 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
     table = load("main_downstream").build(Study("demo", data.runs))
     assert [column.name for column in table.columns] == ["AVG"]
     assert not [note for note in table.notes if "not measured yet" in note]
-
-
-@pytest.mark.parametrize("name", ["main_downstream", "downstream_by_stage", "prompt_finetuning"])
-def test_one_column_tells_of_kept_test_examples(name, tmp_path):
-    """Oracle: by hand: 15 of one task and 3 of another stand in training text and are kept, so each
-    row has 18 beside its scores. Without any there is no such column.
-    """
-    data = study(tmp_path, seeds=1)
-    before = load(name).build(data)
-    assert COPIES_KEPT not in [column.name for column in before.columns]
-    for line in (line for run in data.runs for stage in run.scores for line in stage):
-        line.leaks = 15 * (line.task == "chem")
-        line.in_stream = 3 * (line.task == "hyper")
-    tasks = {line.task for run in data.runs for stage in run.scores for line in stage}
-    assert {"chem", "hyper"} <= tasks
-    table = load(name).build(Study("demo", data.runs))
-    assert table.columns[-1].name == COPIES_KEPT
-    cells = {row.cells[-1].text for block in table.blocks for row in block.rows}
-    assert cells == {"18"}

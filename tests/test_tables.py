@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from analysis import catalogue, report
-from analysis.exhibits import COPIES_KEPT, TableExhibit
+from analysis.exhibits import TableExhibit
 from analysis.study import Study
 from analysis.tables import (
     Block,
@@ -185,21 +185,27 @@ def test_a_row_that_spends_the_same_in_other_stages_has_one_note(tmp_path):
     assert sum("Budgets differ in stage" in note for note in more) == 4
 
 
-def test_one_column_tells_of_kept_validation_documents(tmp_path):
-    """Oracle: by hand: 3 documents of one domain, and in older records 2 more in another's text, so
-    each row has 5; a figure says so below it. Without any nobody is told.
+def test_one_note_tells_of_kept_near_copies(tmp_path):
+    """Oracle: by hand: 3 validation documents, and of the test examples 15 of one task and 3 of
+    another. Without any nobody is told.
     """
     data = study(tmp_path, seeds=2)
-    table = load("main_pretraining").build(data)
-    assert COPIES_KEPT not in [column.name for column in table.columns]
-    for stage in (stage for run in data.runs for stage in run.stages):
-        stage[0].data["ns"] = {"near_copies": 3, "near_copies_in": {"wb": 2}}
-    for name in ("main_pretraining", "lifelong_metrics", "units"):
-        table = load(name).build(data)
-        assert table.columns[-1].name == COPIES_KEPT
-        assert {row.cells[-1].text for block in table.blocks for row in block.rows} == {"5"}
-    for name in ("trend_main", "stage_domain_matrix"):
-        assert "5 validation documents" in load(name).draw(data).sentences
+    names = ("main_pretraining", "lifelong_metrics", "units", "main_downstream")
+
+    def find_notes(name: str) -> list[str]:
+        notes = load(name).build(data).notes
+        return [note for note in notes if note.startswith("Near copies are kept")]
+
+    assert [find_notes(name) for name in names] == [[]] * len(names)
+    for run in data.runs:
+        for stage in run.stages:
+            stage[0].data["ns"] = {"near_copies": 3}
+        for line in (line for stage in run.scores for line in stage):
+            line.leaks = 15 * (line.task == "chem")
+            line.in_stream = 3 * (line.task == "hyper")
+    for name in names:
+        [note] = find_notes(name)
+        assert "3 validation documents and 18 test examples" in note
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
