@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from analysis.study import (
@@ -14,7 +13,6 @@ from analysis.study import (
     count_leaks,
     find_header,
     find_other_texts,
-    select_measure,
 )
 from analysis.tables import Block
 from benchmark.ledger.records import StageDone, find_last
@@ -170,38 +168,6 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
         listed = ", ".join(dict.fromkeys(rows))
         phrases.append(text if set(rows) == all_rows else f"{text} ({listed})")
     return [f"Options are tuned: {'; '.join(phrases)}."]
-
-
-def note_probes(study: Study) -> list[str]:
-    """The perplexity of each probe after the last domain, a mean over seeds.
-
-    A probe is evaluation text outside the stream. The suite's replay may train on it. A start
-    model's own perplexity comes first. A trained model with a higher one has forgotten the probe.
-    """
-    perplexities: dict[str, dict[str, list[float]]] = {}
-    for part in study.parts:
-        untouched = []
-        for name, runs in part.starts.items():
-            for run in runs:
-                untouched.append((name, run, run.start))
-        trained = [
-            (run.row, run, run.matrix[-1]) for run in part.runs if run.finished == len(run.domains)
-        ]
-        for label, run, measured in untouched + trained:
-            row = f"{label} ({part.suite})" if study.parts[1:] else label
-            for probe in run.line.probes:
-                value = select_measure(measured, probe.name)
-                if np.isnan(value):
-                    continue  # nobody has measured it on this text yet
-                rows = perplexities.setdefault(probe.title, {})
-                rows.setdefault(row, []).append(value)
-    lines = []
-    for title, rows in perplexities.items():
-        means = []
-        for row, values in rows.items():
-            means.append(f"{row} {np.mean(values):.2f}")
-        lines.append(f"Probe {title}, perplexity after the last domain: {', '.join(means)}.")
-    return lines
 
 
 def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:

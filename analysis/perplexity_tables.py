@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from analysis import metrics, notes, paper_suites
+from analysis import metrics, paper_suites
 from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
@@ -51,8 +51,7 @@ class PerplexityTable(TableExhibit):
             column = Column(metric.name, titles[stage], metric.lower, in_csv_alone=is_between)
             columns.append(column)
         blocks = [self._make_block(part, places) for part in study.parts]
-        lines = notes.note_probes(study)
-        return self.finish_measurements(study, columns, blocks, lines)
+        return self.finish_measurements(study, columns, blocks, [])
 
     def _make_block(self, part: Study, places: Sequence[Place]) -> Block:
         ends = part.ends.groupby(["row", "stage"])

@@ -11,7 +11,6 @@ from analysis import catalogue, report
 from analysis.notes import (
     collect_notes,
     note_contended_stages,
-    note_probes,
     note_remarks,
     note_unequal_texts,
 )
@@ -203,25 +202,15 @@ def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
 
 
 def test_notes_on_several_suites_say_whose_they_are(tmp_path):
-    """Oracle: two suites with rows of one name: a failure of one is its own, and so is the
-    perplexity of a probe.
-    """
+    """Oracle: two suites with rows of one name: a failure of one is its own."""
     for suite in ("one", "two"):
         synthetic.write(tmp_path, suite, rows=ROWS, stages=2, seeds=1)
     runs = [*load_runs(tmp_path, "one"), *load_runs(tmp_path, "two")]
-    for number, run in enumerate(runs):
-        run.line.probes = [Titled("p", "Probe")]
-        [end] = [line for line in run.stages[1] if isinstance(line, EvaluationLine)][-1:]
-        end.perplexity["p"] = 100.0 + number
     runs[0].failure = FailedLine(stage=1, error="lost", traceback="")
     study = Study("one+two", runs)
     assert [note for note in collect_notes(study) if "lost" in note] == [
         "one: Naive, seed 0, failed in stage Ns: lost"
     ]
-    [probe] = note_probes(study)
-    assert all(
-        f"{run.row} ({run.suite}) {100 + number}.00" in probe for number, run in enumerate(runs)
-    )
 
 
 def test_stages_too_short_to_tell_who_took_cores_are_counted(tmp_path):
