@@ -17,7 +17,7 @@ from analysis.notes import (
     warn_of_baselines,
     warn_of_counting,
 )
-from analysis.study import Study, find_header
+from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
@@ -115,7 +115,7 @@ class TableExhibit(Exhibit):
         selection = self.select(study)
         table = exhibit._build(selection)
         caption = self.describe(selection)
-        reading = table.reading.replace("{size}", describe_size(selection))
+        reading = table.reading.replace("{size}", describe_size(selection.runs[0]))
         table = replace(table, reading=reading)
         if not table.has_printed:
             return replace(table, caption=caption)
@@ -196,38 +196,11 @@ class TableExhibit(Exhibit):
         )
 
 
-def describe_size(study: Study) -> str:
-    """What the name of a size says, by the example of the first model.
-
-    Where methods could grow it also says what size the others keep.
-    """
-    rows_by_size: dict[str, dict[str, None]] = {}  # of models that keep a size, the example's first
-    text = ""
-    for run in study.runs:
-        headers = [find_header(stage) for stage in run.stages if stage]
-        if not headers:
-            continue
-        header = headers[0]
-        size = f"L{header.layers}_D{header.hidden_size}"
-        if not text:
-            layers = "layer" if header.layers == 1 else "layers"
-            text = f"{size}: {header.layers} {layers}, hidden size {header.hidden_size}."
-            rows_by_size[size] = {}
-        stage_sizes = {(header.layers, header.hidden_size) for header in headers}
-        if len(stage_sizes) == 1:
-            rows_by_size.setdefault(size, {})[run.row] = None
-    ladders = {tuple(describe_ladder(run)) for run in study.runs}
-    if not text or all(len({*ladder}) == 1 for ladder in ladders):
-        return text
-    other_sizes = [*rows_by_size][1:]
-    if not other_sizes:
-        return f"{text} Methods that do not grow keep this size."
-    rows = [row for size in other_sizes for row in rows_by_size[size]]
-    if len(rows) == len(ladders) == 1:
-        return (
-            f"{text} Methods that do not grow keep this size, except {rows[0]}: {other_sizes[0]}."
-        )
-    return f"{text} Methods that do not grow keep the size that their row begins with."
+def describe_size(run: RunRecords) -> str:
+    """What the name of a size says, by the example of a run's first one."""
+    size = run.line.config["model"]["ladder"][0]
+    layers = "1 layer" if size["layers"] == 1 else f"{size['layers']} layers"
+    return f"{describe_ladder(run)[0]}: {layers}, hidden size {size['hidden_size']}."
 
 
 def to_files(table: Table) -> dict[str, bytes]:

@@ -155,14 +155,14 @@ def test_a_network_without_layers_runs_through_a_stream(
 def test_a_network_without_layers_is_reported(tmp_path: Path) -> None:
     """By hand: no layer, of the ladder's last width; its attention cannot be compared."""
     suite = tiny_suite.write(tmp_path)
-    tables = ["main_pretraining", "attention_patterns", "representational_similarity"]
+    tables = ["architectures", "attention_patterns", "representational_similarity"]
     command = ["run", str(suite), "--methods", "zero_one_layer", "--parallel", "1"]
     command += ["--set", "options.zero_one_layer={ layers = 0, timing = 0.3 }"]
     command += ["--set", f"tables={tables}"]
     command += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]
     assert main(command) == 0
     report = tmp_path / "report/tiny"
-    assert ": 0 layers, hidden size 32." in (report / "main_pretraining.md").read_text()
+    assert "| 0 | 32 |" in (report / "architectures.md").read_text()
     measures = "".join(path.read_text() for path in (tmp_path / "runs").glob("similarity/*.jsonl"))
     assert "a model without layers has no heads" in measures
 
