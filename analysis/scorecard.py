@@ -6,7 +6,7 @@ Below it stands how far the order of the methods is the paper's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.stats
@@ -16,7 +16,6 @@ from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import AVERAGE, Exhibit, describe_growth
 from analysis.inference import ERRORS, POWER, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
-from analysis.paper_suites import trains_alike
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import (
@@ -68,9 +67,6 @@ def build_scorecard(study: Study, load: Load) -> Table:
             footnotes.append("Options are the suite's own, not tuned.")
     for part in study.parts:
         sentences = _compare_orders(numbers[part.suite], papers[part.suite])
-        verdicts = [verdict for suite, verdict in judged if suite == part.suite]
-        tables = dict.fromkeys(verdict.claim.table for verdict in verdicts if verdict.printed)
-        sentences += _note_printed(part, load, tables)
         if sentences:
             footnotes.append(" ".join(sentences))
     footnotes += notes.collect_notes(study)
@@ -78,6 +74,10 @@ def build_scorecard(study: Study, load: Load) -> Table:
         name=NAME,
         label="table:scorecard",
         caption="The paper's findings on these runs.",
+        reading=(
+            "The paper's numbers are those printed for the same suite, else for the first of its "
+            "architecture."
+        ),
         stub="Claim",
         columns=tuple(map(Column, COLUMNS)),
         blocks=tuple(blocks),
@@ -272,24 +272,6 @@ def _convert_papers(part: Study, load: Load) -> dict[str, Measurements]:
         exhibit, block = _find_block(part, load, table)
         papers[table] = convert_printed(exhibit.printed, block)
     return papers
-
-
-def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
-    """A note on the suites whose printed numbers stand in for those of this suite.
-
-    There is none if each of `tables`, from which the card takes the paper's numbers, prints it.
-    """
-    own_block = part.printed.get(part.suite, part.suite)
-    titles: dict[str, None] = {}
-    for table in tables:
-        exhibit, block = _find_block(part, load, table)
-        if block != own_block or not trains_alike(part, own_block):
-            titles[f"'{exhibit.blocks[block]}'"] = None
-    if not titles:
-        return []
-    suites = " and ".join(titles)
-    reason = f"Not every table of the paper has the suite {part.suite}."
-    return [f"{reason} Numbers of {suites} stand in for it."]
 
 
 # by the paper's main table: that of its suites with other budgets

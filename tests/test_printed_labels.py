@@ -12,7 +12,6 @@ from analysis.exhibits import TableExhibit
 from analysis.metrics import compute_forgetting
 from analysis.page import render_page
 from analysis.paper_suites import _find_model
-from analysis.scorecard import build_scorecard
 from analysis.study import Study
 from analysis.tables import Table
 from benchmark.ledger.records import StageLine, Titled
@@ -260,14 +259,6 @@ def test_scores_are_called_by_their_metric(tmp_path):
         captions.append(load("main_downstream").build(Study("demo", data.runs)).caption)
     assert ["(F1, %)" in captions[0], "(accuracy, %)" in captions[1]] == [True, True]
     assert "(F1 or accuracy, %)" in captions[2]
-
-
-def test_the_scorecard_names_whose_numbers_stand_beside_another_model(tmp_path):
-    """Oracle: a Llama that extends the paper's suite is not the BERT of its numbers."""
-    synthetic.write(tmp_path, "mine", seeds=6, architecture="llama")
-    study = Study("mine", load_runs(tmp_path, "mine"), printed={"mine": "bert_base"})
-    notes = build_scorecard(study, catalogue.load).notes
-    assert any("'Growing from BERT L6_D384 to L12_D768'" in note for note in notes)
 
 
 def test_forgetting_is_measured_from_the_best_model_before():
