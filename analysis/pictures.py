@@ -10,13 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
+import seaborn
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
-from seaborn.utils import relative_luminance
 
 from analysis import figures
 from analysis.figures import CaptionedFigure, FigureExhibit, finish, make_panels
@@ -25,6 +24,7 @@ from benchmark.settings.names import make_slug
 
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
 WIDEST = 11.0  # inches of panels beside each other
+DARK = 0.53  # of the scale: from here on white is read better than black
 CELL = 0.37  # inches that a cell with a number is wide
 PANEL = 3.4  # inches of a side of a matrix that shows colours alone
 SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
@@ -61,11 +61,10 @@ class MatrixFigure(FigureExhibit):
         alike = all(matrix.axes[0].equals(first_index) for _, matrix in matrices)
         bottom = across * (len(axes) - 1)  # the place of the lowest line's first panel
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
-            _draw_matrix(axis, matrix, scale)
-            axis.set_title(row, pad=3)
             has_texts = place >= bottom or bool(study.suites[1:])
             has_stages = place % across == 0 or not alike
-            _label_matrix(axis, matrix, figures.find_label_step(columns), has_texts, has_stages)
+            _draw_matrix(axis, matrix, scale, has_texts, has_stages)
+            axis.set_title(row, pad=3)
         for axis in flat[len(matrices) :]:
             axis.set_axis_off()
         for line in axes:
@@ -129,22 +128,6 @@ def _make_matrix_panels(
     return across, figure, axes
 
 
-def _label_matrix(
-    axis: Axes, matrix: pd.DataFrame, step: int, has_texts: bool, has_stages: bool
-) -> None:
-    """Label each `step`-th column with its text and line with its stage, or leave a tick alone."""
-    lines, columns = matrix.shape
-    texts = matrix.columns[::step]
-    stages = matrix.index[::step]
-    text_labels = texts if has_texts else [""] * len(texts)
-    stage_labels = stages if has_stages else [""] * len(stages)
-    axis.set_xticks(range(0, columns, step), text_labels)
-    axis.set_yticks(range(0, lines, step), stage_labels)
-    longest = max(map(len, texts))
-    is_wide = step > 1 or longest * figures.LETTER > CELL
-    axis.tick_params(axis="x", rotation=90 if is_wide else 0)
-
-
 def _describe_last_stage(matrices: Sequence[tuple[str, pd.DataFrame]]) -> str:
     """The numbers of each panel's last line, for readers who cannot see them."""
     lines = []
@@ -167,39 +150,47 @@ def _describe_colours(study: Study) -> str:
     )
 
 
-def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
+def _draw_matrix(
+    axis: Axes, matrix: pd.DataFrame, scale: LogNorm, has_texts: bool, has_stages: bool
+) -> None:
     """A panel of numbers, shape (stages, texts), a start model's line first.
 
-    What was just trained on has a frame.
+    What was just trained on has a frame. Of a long stream some columns and lines have a label.
     """
-    values = matrix.to_numpy()
     has_numbers = matrix.shape[1] <= figures.FEW
-    frame_width = 1.2 if has_numbers else 0.4
-    colours = colormaps[f"{COLOURS}_r"]
-    finite = np.where(np.isfinite(values), values, np.nan)
-    axis.imshow(finite, cmap=colours, norm=scale, aspect="auto")
+    step = figures.find_label_step(matrix.shape[1])
+    values = matrix.to_numpy()
+    is_finite = np.isfinite(values)
+    seaborn.heatmap(
+        matrix,
+        mask=~is_finite,
+        norm=scale,
+        vmin=scale.vmin,  # else it looks for the least number, of a panel that may have none
+        vmax=scale.vmax,
+        cmap=f"{COLOURS}_r",
+        annot=matrix.map(figures.shorten_number) if has_numbers else None,
+        fmt="",
+        annot_kws={"fontsize": 6},
+        cbar=False,
+        xticklabels=step if has_texts else False,
+        yticklabels=step if has_stages else False,
+        ax=axis,
+        rasterized=True,  # viewers show lines between cells that are not
+    )
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
-    for (line, column), value in np.ndenumerate(values):
-        if not np.isfinite(value):
-            continue
-        if has_numbers:
-            is_dark = relative_luminance(colours(scale(value))) <= 0.18
-            axis.text(
-                column,
-                line,
-                figures.shorten_number(value),
-                ha="center",
-                va="center",
-                fontsize=6,
-                color="white" if is_dark else "black",
-            )
-        if line == first + column:
-            corner = (column - 0.5, line - 0.5)
-            frame = Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=frame_width)
+    width = 1.2 if has_numbers else 0.4
+    for column, line in zip(range(matrix.shape[1]), range(first, len(matrix)), strict=False):
+        if is_finite[line, column]:
+            frame = Rectangle((column, line), 1, 1, fill=False, edgecolor="black", linewidth=width)
             axis.add_patch(frame)
-    axis.tick_params(length=0)
+    for text, value in zip(axis.texts, values[is_finite], strict=False):
+        # seaborn writes in white on the middle of the scale, too
+        text.set_color("white" if scale(value) > DARK else "black")
+    longest = max(map(len, matrix.columns[::step]))
+    is_wide = step > 1 or longest * figures.LETTER > CELL
+    axis.tick_params(axis="x", length=0, rotation=90 if is_wide else 0)
+    axis.tick_params(axis="y", length=0, rotation=0)
     axis.grid(False)
-    axis.spines[:].set_visible(False)
 
 
 @dataclass(frozen=True, kw_only=True)

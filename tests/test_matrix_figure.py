@@ -52,12 +52,10 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     assert titles == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
     assert len(texts["MAS"]) == 4 * 6
     framed = {row: [patch.get_xy() for patch in axis.patches] for row, axis in panels.items()}
-    assert (
-        framed["ER"] == [(i - 0.5, i - 0.5) for i in range(5)] and framed["MAS"] == framed["ER"][:4]
-    )
-    labelled = [bool(axis.get_xticklabels()[0].get_text()) for axis in panels.values()]
+    assert framed["ER"] == [(i, i) for i in range(5)] and framed["MAS"] == framed["ER"][:4]
+    labelled = [bool(axis.get_xticklabels()) for axis in panels.values()]
     assert labelled == [False] * 4 + [True] * 4, "once, below the last panel of each column"
-    assert [bool(axis.get_yticklabels()[0].get_text()) for axis in panels.values()] == [
+    assert [bool(axis.get_yticklabels()) for axis in panels.values()] == [
         True,
         *[False] * 3,
     ] * 2
