@@ -322,8 +322,8 @@ def note_kept_copies(part: Study) -> list[str]:
     if documents + examples == 0:
         return []
     return [
-        f"Near copies are kept: {documents:,} validation documents and {examples:,} test examples "
-        "stand in training text, too."
+        "Near copies of training text are kept. "
+        f"Validation documents: {documents:,}. Test examples: {examples:,}."
     ]
 
 
