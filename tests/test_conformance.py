@@ -74,7 +74,7 @@ def test_two_processes_equal_one(tiny_folder) -> None:
 
 
 TRIED_AT_ONCE = (
-    conformance.budget_is_kept_to_one_step,
+    conformance.budget_is_exceeded_by_one_step_at_most,
     conformance.checkpoints_compute_what_was_recorded,
     works_on_the_clock_alone,
     conformance.resumes_identically_from_a_kill_in_each_phase,
@@ -174,7 +174,7 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
     [
         ("", conformance.options_are_documented, "option 'how' "),
         ("too much", conformance.phases_fill_each_stage, "sum to 2"),
-        ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
+        ("too many", conformance.budget_is_exceeded_by_one_step_at_most, "which may end at"),
         ("unseeded", conformance.trains_the_same_twice, "differs by .* take them from torch"),
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
         (

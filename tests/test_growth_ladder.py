@@ -95,7 +95,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
         ).backward()
         for name, parameter in new.named_parameters():
             if name not in find_architecture(new).unused:
-                ever[name] |= moved(parameter.grad)  # type: ignore[arg-type]
+                ever[name] |= moved(parameter.grad)
         if step == 0:
             written = moved(grown.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
             for is_copy, layer in zip(record.layer_is_copy, grown.layers, strict=True):

@@ -166,7 +166,7 @@ def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     """
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
-    model.network = GPT2LMHeadModel(other.network.config)  # type: ignore[arg-type]
+    model.network = GPT2LMHeadModel(other.network.config)
     with pytest.raises(ValueError, match=r"294 .*\b292: .*`model\.set_network"):
         model(tokens, domains, positions)
     model.set_network(other.network)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast  # type: ignore[attr-defined]
+from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
 from benchmark.data import corpus, tokens
 from benchmark.data.documents import DataError

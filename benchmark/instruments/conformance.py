@@ -259,7 +259,7 @@ def _has_new_rows(phase: Phase) -> bool:
     return phase.trains and not texts.isdisjoint({"new", "seen"})
 
 
-def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
+def budget_is_exceeded_by_one_step_at_most(tiny: TinyRuns) -> None:
     """At the end of each phase at most one step more is spent than the phases so far may take."""
     config = tiny.make_config()
     tiny.train_undisturbed()
@@ -606,7 +606,7 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
 CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
     options_are_documented,
     phases_fill_each_stage,
-    budget_is_kept_to_one_step,
+    budget_is_exceeded_by_one_step_at_most,
     trains_the_same_twice,
     checkpoints_compute_what_was_recorded,
     is_naive_where_it_says,

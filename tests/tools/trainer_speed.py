@@ -44,7 +44,7 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": torch.cat([torch.tensor([self.first]), self.tokens[index]])}
 
 
-class Watch(TrainerCallback):
+class Watch(TrainerCallback):  # type: ignore[misc]
     """Takes the time of all steps after the first few, and ends training after some seconds."""
 
     def __init__(self, device: torch.device, seconds: float) -> None:
