@@ -275,18 +275,23 @@ def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -
         survey.in_progress.release()
 
 
-# what stands after a number of units, where it is not "to KIND"
-PURPOSES = {
-    "stages": "to train as shared stages",
-    "score": "models to score",
-    "measure": "runs to measure",
+WORDS = {  # for one unit of a kind, and for several
+    "prepare": ("preparation", "preparations"),
+    "stages": ("shared stage to train", "shared stages to train"),
+    "train": ("run to train", "runs to train"),
+    "score": ("model to score", "models to score"),
+    "measure": ("run to measure", "runs to measure"),
+    "report": ("report to render", "reports to render"),
 }
 
 
 def count_by_kind(units: Iterable[Unit]) -> str:
     """The numbers of units by kind, in words."""
     counts = Counter(unit.kind for unit in units)
-    parts = [f"{count} {PURPOSES.get(kind, f'to {kind}')}" for kind, count in counts.items()]
+    parts = []
+    for kind, count in counts.items():
+        one, several = WORDS[kind]
+        parts.append(f"{count} {one if count == 1 else several}")
     return ", ".join(parts)
 
 
