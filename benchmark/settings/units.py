@@ -49,7 +49,7 @@ class Unit:
         machine = " of the reference machine" if self.by_table else ""
         if amount >= 2 * 86_400:
             return f"{format_duration(amount)} of one job{machine}{hours}"
-        return f"{amount:,.0f} s{machine} ({format_duration(amount)}{hours})"
+        return f"{amount:,.0f} s ({format_duration(amount)}{hours}){machine}"
 
 
 UNITS = {
