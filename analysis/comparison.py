@@ -286,17 +286,20 @@ def list_differences(a: Runs, b: Runs) -> Iterator[str]:
     stages_a = Study("", a).stages
     stages_b = Study("", b).stages
     for column in ("code", "packages", "hardware"):
-        parts_a = _list_parts(stages_a[column])
-        parts_b = _list_parts(stages_b[column])
+        parts_a = _list_parts(stages_a, column)
+        parts_b = _list_parts(stages_b, column)
         extra_a = ", ".join(part for part in parts_a if part not in parts_b)
         extra_b = ", ".join(part for part in parts_b if part not in parts_a)
         if extra_a or extra_b:
             yield f"{column}: {extra_a or NOTHING} → {extra_b or NOTHING}"
 
 
-def _list_parts(values: pd.Series) -> list[str]:
-    """What a column of `Study.stages` lists, with commas, in any of its stages."""
-    return list(values.str.split(", ").explode().unique())
+def _list_parts(stages: pd.DataFrame, column: str) -> list[str]:
+    """What a column of `Study.stages` has in any of its stages. Packages are taken one by one."""
+    values = stages[column]
+    if column == "packages":
+        values = values.str.split(", ").explode()
+    return list(values.unique())
 
 
 def _collect_texts(runs: Runs) -> dict[str, str]:
@@ -314,7 +317,7 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     rows = [row for row in settings_a if row in settings_b]
     changes: dict[str, list[str]] = {}
     for row in rows:
-        for change in find_differences(settings_a[row], settings_b[row]):
+        for change in find_differences(settings_a[row], settings_b[row], longest=None):
             changes.setdefault(change, []).append(row)
     for change, changed_rows in changes.items():
         place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"

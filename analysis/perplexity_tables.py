@@ -368,11 +368,15 @@ class UnitTable(TableExhibit):
         pooled = ", ".join(row for row in rows if row in study.pooled)
         if pooled:
             lines.append(f"Left out, as stages of theirs take the budgets of several: {pooled}.")
+        apart = ", ".join(row for row in rows if any(row in part.apart for part in compared.parts))
+        if apart:
+            lines.append(f"Left out, as their text is another: {apart}.")
         blocks = [self._make_block(part) for part in compared.parts]
         return self.finish_measurements(compared, columns, blocks, lines)
 
     def note_untimed(self, part: Study) -> Sequence[str]:
-        return _note_untimed_runs(part)
+        rows = {run.row for run in part.runs}
+        return _note_untimed_runs(part.select_rows(rows - part.apart))
 
     def _make_block(self, part: Study) -> Block:
         is_apart = part.finished["row"].isin(part.apart)

@@ -71,7 +71,7 @@ def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tm
 def memory_of(stream: Stream, domain: int) -> set[int]:
     """The blocks that rows of memory are drawn from."""
     weights = [float(i == domain) for i in range(2)] if domain < 2 else [0.0, 0.0, 1.0]
-    domains, blocks = stream._draw_memory(len(weights), (0,), 0, np.arange(500), np.array(weights))
+    domains, blocks = stream._draw_memory((0,), 0, np.arange(500), np.array(weights))
     assert set(domains) == {domain}
     return set(blocks.tolist())
 

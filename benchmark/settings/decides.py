@@ -120,10 +120,13 @@ def list_purposes(model: type[BaseModel], prefix: str = "") -> dict[str, Purpose
     return purposes
 
 
-def find_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def find_differences(
+    recorded: Mapping[str, Any], current: Mapping[str, Any], longest: int | None = 60
+) -> list[str]:
     """Each setting that is another, in words: `training.max_grad_norm: none, was 1.0`.
 
-    Both are descriptions. What one of them leaves out has its default there.
+    Both are descriptions. What one of them leaves out has its default there. Values have `longest`
+    characters at most.
     """
     old_values = flatten(_name_entries(recorded))
     values = flatten(_name_entries(current))
@@ -132,7 +135,7 @@ def find_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) ->
         if old_values.get(key) != values.get(key):
             value = show_value(values.get(key))
             old_value = show_value(old_values.get(key))
-            differences.append(f"{key}: {value:.60}, was {old_value:.60}")
+            differences.append(f"{key}: {value[:longest]}, was {old_value[:longest]}")
     return differences
 
 

@@ -134,8 +134,7 @@ Step = tuple[list[Batch], list[Batch]]
 class Loader:
     """`get(step)` is this process's part of the batch in micro-batches, on its device.
 
-    The next step is made in a thread meanwhile. It is not where weights of sources change within
-    the stage, or the method makes rows of its own.
+    The next step is made in a thread meanwhile. It is not where the method makes rows of its own.
     """
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:

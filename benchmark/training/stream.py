@@ -162,7 +162,7 @@ class Stream:
                 weights = np.array([float(domain.name == draw.domain) for domain in earlier])
             memory_rows = rows[is_memory] - draw.replayed
             domains[is_memory], blocks[is_memory] = self._draw_memory(
-                stage, key, step, memory_rows, weights
+                key, step, memory_rows, weights
             )
             text = self._copy_blocks(self._train, domains, blocks)
         else:
@@ -245,7 +245,6 @@ class Stream:
 
     def _draw_memory(
         self,
-        stage: int,
         key: tuple[int, ...],
         step: int,
         rows: Integers,
