@@ -25,7 +25,7 @@ from benchmark.settings.suite import Data, RunConfig, Suite
 SENTENCE = 20  # tokens: documents that have fewer are single sentences
 DOMAIN_TITLES = (
     "domain",
-    "documents",
+    "documents kept",
     "training tokens",
     "validation documents",
     "validation tokens",
