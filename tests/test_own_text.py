@@ -261,11 +261,11 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     for data, found, documents in ((DATA, "30 left out", "30"), (kept, "30 kept", "60")):
         corpus = decontaminate(whole, data, place)
         cells = [dict(zip(DOMAIN_TITLES, row, strict=True)) for row in describe_domains(corpus)]
-        in_training = [row["in training text"] for row in cells]
+        in_training = [row["near copies"] for row in cells]
         assert in_training == [found, ""]
         assert [row["validation documents"] for row in cells] == [documents, "30"]
     task_cells = dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))
-    assert task_cells["in training text"] == "7 kept"  # all stand in its train set
+    assert task_cells["near copies"] == "7 kept"  # all stand in its train set
     warnings = [*warn_of_text(corpus, config), *warn_of_tests(marked)]
     assert [line.partition(": ")[0] for line in warnings if "tokenizer" not in line] == [
         "near copies",

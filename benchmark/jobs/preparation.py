@@ -29,11 +29,11 @@ DOMAIN_TITLES = (
     "training tokens",
     "validation documents",
     "validation tokens",
-    "in training text",
+    "near copies",
     "unigram perplexity",
     "left out",
 )
-TASK_TITLES = ("task", "training", "dev", "test", "classes", "in training text")
+TASK_TITLES = ("task", "training", "dev", "test", "classes", "near copies")
 
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:

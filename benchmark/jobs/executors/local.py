@@ -208,8 +208,8 @@ def _describe_start(plan: Plan) -> str:
         return f"{plan.suite.name}: nothing to train in {plan.runs}: {describe_sweep(plan.states)}"
     return (
         f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs. Records and "
-        f"checkpoints are saved in {plan.runs}. Ctrl-C stops after a checkpoint, and the same command "
-        "continues."
+        f"checkpoints are saved in {plan.runs}/. Ctrl-C stops after a checkpoint, and the same "
+        "command continues."
     )
 
 
