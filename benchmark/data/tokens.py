@@ -68,7 +68,7 @@ PROBES = 2**32  # where the numbers of their masks begin
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a domain
-BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
+BEYOND = "over the validation limit"  # why a document is left out
 # of a domain: documents that were read, a hash of their text, and bytes of train.bin
 NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
 Say = Callable[[str], None]
