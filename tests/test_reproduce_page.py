@@ -48,7 +48,7 @@ def test_a_suite_costs_what_the_page_says(
     if days_after:
         assert int(days_after) == round(sum(rest) / 86_400)
     reason = names.read_reason(names.SUITES / f"{suite}.toml")
-    assert f"{runs} runs, {days} days of one job" in reason
+    assert f"{runs} runs, {days} days in all" in reason
 
 
 def test_all_suites_of_the_paper_are_in_the_table() -> None:

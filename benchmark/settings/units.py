@@ -42,13 +42,13 @@ class Unit:
         return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
     def format(self, amount: float, gpu_seconds: float = 0) -> str:
-        """An amount for people: `5,400 s (1:30:00, 12.0 GPU-hours)`, `99.5 days of one job`."""
+        """An amount for people: `5,400 s (1:30:00, 12.0 GPU-hours)`, `99.5 days in all`."""
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
         hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
         machine = " of the reference machine" if self.by_table else ""
         if amount >= 2 * 86_400:
-            return f"{format_duration(amount)} of one job{machine}{hours}"
+            return f"{format_duration(amount)} in all{machine}{hours}"
         return f"{amount:,.0f} s ({format_duration(amount)}{hours}){machine}"
 
 

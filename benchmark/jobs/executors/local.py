@@ -238,7 +238,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     from benchmark.devices import find_accelerators
 
     kind, number = find_accelerators()
-    count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
+    count = f"{number} {kind}" if number else "no accelerator on this machine"
     cores = len(list_physical_cores())
     yield (
         f"ok     Python {platform.python_version()}, torch {torch.__version__}, {count}, physical "
