@@ -43,6 +43,9 @@ Files = dict[str, list[Record]]  # lines by the name of their file, as below `--
 
 SETTINGS = {"training.clip": "training.max_grad_norm"}
 OPTIONS = {"replay": "replay_ratio"}  # old names of methods' options
+# options that are gone, with their defaults: of ELLE and its kin, and of EWC
+GONE_OF_ELLE: Record = {"adaptive": 0}
+GONE_OF_EWC: Record = {"fisher": "per_sample"}
 PHASE = {"rates": "lr_multipliers", "branch": "discard_after"}  # of the fields of a phase
 SCORE = {"how": "protocol"}  # of the fields of a score
 # old names in suites' files, by patterns of a line
@@ -500,6 +503,10 @@ def make_old_signature(method: LifelongMethod, stage: Stage) -> Record:
     if own_parts["method"] != "scratch":  # it has none
         old_names = {new: old for old, new in OPTIONS.items()}
         own_parts |= _rename_keys(options, old_names)
+    if "growth_mode" in options:
+        own_parts |= GONE_OF_ELLE
+    if own_parts["method"] == "ewc":
+        own_parts |= GONE_OF_EWC
     if "growth_mode" in options:  # ELLE and its kin, whose noise became a share
         if options["noise"] and options["width"] and options["growth_mode"] == "fpi":
             return {**own_parts, "version": 2}
