@@ -132,12 +132,15 @@ from benchmark.models.kinds.extended import ExtendedModel
 {block}
 """
 RADAM_METHOD = """
+from dataclasses import dataclass
+
 from benchmark.training.method import LifelongMethod
 
 
 {block}
 
 
+@dataclass
 class Radam(LifelongMethod):
     title = "RAdam"
     optimizer = RADAM

@@ -424,7 +424,8 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     told = capsys.readouterr().out
     assert not slurm.calls["sbatch"] and " --dry-run " in told.splitlines()[-1]
-    assert [int(number) for number in re.findall(r"(\d+) to (?:prepare|train)", told)] == [1, 1, 2]
+    numbers = re.findall(r"(\d+) (?:preparation|(?:shared stage|run)s? to train)", told)
+    assert [int(number) for number in numbers] == [1, 1, 2]
     assert tiny.call("run", "--parallel", "1") == 0
     capsys.readouterr()
     assert tiny.call("run", "--dry-run") == 0
