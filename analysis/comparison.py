@@ -258,13 +258,12 @@ def _make_cells(
         return tuple(Cell(text="--") for _ in COLUMNS)
     stage = ends["stage"].iloc[0]
     seeds = len(ends)
-    few_seeds = int(seeds == 1)
     cells = [Cell(text=titles[stage]), Cell(text=str(seeds))]
     for metric in PERPLEXITIES:
         columns = [f"{metric.column} of A", f"{metric.column} of B"]
         values_a, values_b = ends[columns].dropna().to_numpy(float).T
-        cells.append(Cell(tuple(values_a), few_seeds=few_seeds))
-        cells.append(Cell(tuple(values_b), few_seeds=few_seeds))
+        cells.append(Cell(tuple(values_a)))
+        cells.append(Cell(tuple(values_b)))
         if is_incomparable or not len(values_a):
             cells += [Cell(), Cell()]
             continue

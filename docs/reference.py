@@ -30,6 +30,11 @@ LISTS = {
 }
 
 
+def link_pages(text: str) -> str:
+    """The text with links for the pages that descriptions name, such as docs/models.md."""
+    return re.sub(r"\bdocs/(\w+\.md)\b", r"[\1](\1)", text)
+
+
 def render_interface() -> str:
     """The classes that a method meets: their fields with comments, their functions with docs."""
     parts = ["# Method interface", NOTE]
@@ -46,7 +51,7 @@ def render_interface() -> str:
             parts.append(f"## {name}")
             parts.append(f"In `{file}`. {_read_docs(node)}")
             parts += _write_class(node, source.splitlines())
-    return "\n\n".join(parts) + "\n"
+    return link_pages("\n\n".join(parts) + "\n")
 
 
 def _write_class(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
@@ -142,7 +147,7 @@ def render_lists() -> str:
     header = ["| name | what it is | when to take it |", "| :-- | :-- | :-- |"]
     for title, rows in tables.items():
         parts += [f"## {title}", "\n".join([*header, *rows])]
-    return "\n\n".join(parts) + "\n"
+    return link_pages("\n\n".join(parts) + "\n")
 
 
 def _read_title(file: Path) -> str:

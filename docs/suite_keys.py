@@ -14,6 +14,7 @@ from benchmark.jobs import executors
 from benchmark.settings.decides import list_purposes
 from benchmark.settings.names import list_executor_names
 from benchmark.settings.suite import Suite
+from docs.reference import link_pages
 
 INTRODUCTION = """\
 # Suite keys
@@ -116,7 +117,7 @@ def render() -> str:
             example = "Example: " + ", ".join(f"`{line}`" for line in lines)
             table = "\n".join(_write_table(place, schema, sections))
             parts += [f"## {header}", schema["description"], example, table]
-    return "\n\n".join(parts) + "\n"
+    return link_pages("\n\n".join(parts) + "\n")
 
 
 def _find_sections(path: str, schema: Schema, known: Schema) -> Iterator[tuple[str, Schema]]:

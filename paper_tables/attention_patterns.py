@@ -9,7 +9,7 @@ MEASURE = "attention"
 EXHIBIT = AttentionFigure(
     label="fig:attn_similar",
     caption=(
-        "Attention of ELLE's heads after each stage on the same text; the heads of a row descend "
+        "Attention of ELLE's heads after each stage on the same text. The heads of a row descend "
         "from one another. Above each model: how alike (0 to 1) its heads and their own ancestors "
         "attend, in brackets other heads."
     ),

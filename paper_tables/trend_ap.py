@@ -10,7 +10,7 @@ from analysis.metrics import AP
 
 EXHIBIT = TrendFigure(
     label="fig:ap",
-    caption="AP of five methods against the charged budget.",
+    caption="AP of five methods against the budget spent.",
     blocks={},
     rows=("Naive", "ER", "PNN", "ELLE", "ELLE (exact)"),
     metrics=(AP,),

@@ -10,6 +10,6 @@ from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:main_exp",
-    caption="AP and AP⁺ against the charged budget.",
+    caption="AP and AP⁺ against the budget spent.",
     blocks={},
 )

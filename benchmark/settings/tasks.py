@@ -72,10 +72,10 @@ class Task(Settings):
         None, description="JSON Lines with text, label and, for pairs, text_pair, also as .gz"
     )
     dev: Annotated[str | None, PLACE] = Field(
-        None, description="the same. The score on it decides when to stop"
+        None, description="a file as `train`. The score on it decides when to stop"
     )
     test: Annotated[str | None, PLACE] = Field(
-        None, description="the same. The score on it is reported"
+        None, description="a file as `train`. The score on it is reported"
     )
     dataset: HubTask | None = Field(None, description="a dataset of the Hugging Face Hub")
     docstrings: Docstrings | None = Field(

@@ -50,7 +50,7 @@ class Text(Settings):
         "or of .parquet",
     )
     valid: Annotated[tuple[str, ...], PLACE] = Field(
-        (), description="the same for validation. Without it, a hash of each document decides"
+        (), description="files of validation text. Without them, a hash of each document decides"
     )
     text_field: Annotated[TextField, TEXT] = Field(
         "text",
