@@ -34,19 +34,16 @@ ALONE = [check for check in CHECKS if check is not conformance.two_processes_equ
 TRIED = {"pnn"}
 # A model that grows goes on from a kill on either side of its growth, and is loaded at either size.
 GROWS = {"pnn", "elle"}
-# These have a loss or a network of their own; what is compiled of all others is what is compiled of
-# one of these.
-OWN_LOSS_OR_NETWORK = {"ewc", "pnn"}
 # These do something by the share of a budget; of all others one tells as much as any.
 COUNT = {"ewc"}
 TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
     # tests/test_golden.py trains in three, growth is tested in each
     conformance.every_architecture_learns: set(),
     conformance.trains_under_every_budget: COUNT,
-    conformance.compiled_equals_eager: OWN_LOSS_OR_NETWORK,
     conformance.checkpoints_compute_what_was_recorded: GROWS,
     conformance.resumes_identically_from_a_kill_in_each_phase: GROWS,
     # tests/test_pages_run.py tries these on the method of docs/adding_a_method.md
+    conformance.compiled_equals_eager: set(),
     conformance.trains_the_same_twice: set(),
     conformance.bf16_is_finite: set(),
     conformance.draws_other_numbers_with_each_seed: set(),
