@@ -71,7 +71,7 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> 
     if names:
         print(f"in {folder}: {', '.join(names)}")
     if first:
-        left_out = f", printed without its {len(table.notes)} notes" if table.notes else ""
+        left_out = ", printed without its notes" if table.notes else ""
         print(f"{folder / first.name}.md{left_out}:")
         print(to_text(dataclasses.replace(table, notes=(), warnings=())))
         print(table.reading)

@@ -483,7 +483,7 @@ def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if str(tmp_path) in line] == [
         f"in {tmp_path}: units, trend_ap",
-        f"{tmp_path}/main_pretraining.md, printed without its 2 notes:",
+        f"{tmp_path}/main_pretraining.md, printed without its notes:",
     ]
 
 
