@@ -97,18 +97,19 @@ def _fit_to_shape(weight: Tensor, importance: Tensor) -> Tensor:
     return fitted
 
 
-def add_rows(
+def add_sequences(
     learner: Learner,
     batches: Sequence[Batch],
     output: Callable[[Tensor, Tensor], Tensor],
     total: Sequence[Tensor],
     importance: Callable[[Tensor], Tensor],
 ) -> None:
-    """Add to `total`, one tensor a parameter, the importances that the rows of this process show.
+    """Add to `total`, one tensor a parameter, the importances that the sequences of this process
+    show.
 
-    `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each
-    row's gradient is taken of; `importance` maps gradients to importances, elementwise, and may
-    overwrite them.
+    `output` maps logits (B, K, V) and targets (B, K) of sequences to the mean over sequences of
+    what each sequence's gradient is taken of; `importance` maps gradients to importances,
+    elementwise, and may overwrite them.
     """
     from benchmark.models.row_gradients import compute_row_gradients
 

@@ -1,4 +1,5 @@
-"""Replay whose memory rows learn from the previous stage's model too, for Logit-KD and DER++."""
+"""Replay whose memory sequences learn from the previous stage's model too, for Logit-KD and
+DER++."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Distillation(LifelongMethod):
-    """ER (one mean loss over all rows), and on its memory rows a further term.
+    """ER (one mean loss over all sequences), and on its memory sequences a further term.
 
     The term is with a frozen teacher, M_{i-1}.
     """
@@ -36,21 +37,22 @@ class Distillation(LifelongMethod):
 
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
         loss = cross_entropy(logits, batch.targets)
-        rows = batch.memory_rows
-        if self.teacher is None or not rows:
+        sequences = batch.memory_sequences
+        if self.teacher is None or not sequences:
             return loss
-        tokens = batch.tokens[-rows:]
-        domains = batch.domains[-rows:]
-        positions = batch.positions[-rows:]
+        tokens = batch.tokens[-sequences:]
+        domains = batch.domains[-sequences:]
+        positions = batch.positions[-sequences:]
         teacher = self.teacher(tokens, domains, positions)
-        # the mean over all rows: a micro-batch's memory rows weigh as much as they are many
-        return loss + rows / len(batch.tokens) * self.beyond_er(
-            logits[-rows:], teacher, batch.targets[-rows:]
+        # the mean over all sequences: a micro-batch's memory sequences weigh as much as they are
+        # many
+        return loss + sequences / len(batch.tokens) * self.beyond_er(
+            logits[-sequences:], teacher, batch.targets[-sequences:]
         )
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-        """The mean over memory rows of the term added to their cross-entropy.
+        """The mean over memory sequences of the term added to their cross-entropy.
 
-        Logits (B, K, V), targets (B, K) of the memory rows alone.
+        Logits (B, K, V), targets (B, K) of the memory sequences alone.
         """
         raise NotImplementedError

@@ -31,7 +31,7 @@ class AGEM(LifelongMethod):
     may_equal_naive = True  # where no gradients conflict
     search_space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
 
-    reference: Multiple = 1.0  # rows from memory that r is taken of, as a share of the batch
+    reference: Multiple = 1.0  # sequences from memory that r is taken of, as a share of the batch
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory_batch=self.reference)]

@@ -72,7 +72,7 @@ class ELLE(LifelongMethod):
             return model
         from benchmark.models.growth import grow
 
-        fitted_to = stage.memory_rows(32)
+        fitted_to = stage.memory_sequences(32)
         network, record = grow(
             model.network,
             layers,

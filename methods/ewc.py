@@ -8,10 +8,10 @@ A penalty holds weights near theta*, those of the previous stage's end, by the d
 information F* of all earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of
 domain i = gamma F* of domain i-1 + F_i.
 
-F_i is the empirical Fisher information, at the true targets: the mean over rows of the squared
-gradient of the row's loss (the mean cross-entropy of its predictions). Many libraries square the
-gradient of the mean over a batch instead. That is as cheap as training, but gradients of opposite
-sign cancel before they are squared, so it shrinks as the batch grows.
+F_i is the empirical Fisher information, at the true targets: the mean over sequences of the squared
+gradient of the sequence's loss (the mean cross-entropy of its predictions). Many libraries square
+the gradient of the mean over a batch instead. That is as cheap as training, but gradients of
+opposite sign cancel before they are squared, so it shrinks as the batch grows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from benchmark.training.method import NotNegative, PartOfStage, Share
-from methods._consolidation import Consolidation, add_rows
+from methods._consolidation import Consolidation, add_sequences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,5 +41,5 @@ class EWC(Consolidation):
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         from benchmark.models.fast_operators import cross_entropy
 
-        add_rows(learner, batches, cross_entropy, total, lambda gradients: gradients.square_())
-        return batches[0].rows
+        add_sequences(learner, batches, cross_entropy, total, lambda gradients: gradients.square_())
+        return batches[0].global_size

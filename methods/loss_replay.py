@@ -1,18 +1,19 @@
-"""Replay by loss: of many memory rows those with the largest loss are learnt.
+"""Replay by loss: of many memory sequences those with the largest loss are learnt.
 
-Take it where memory is large and few rows of it may be learnt, or as a pattern to choose rows.
+Take it where memory is large and few sequences of it may be learnt, or as a pattern to choose
+sequences.
 
-Each step draws c B rows from memory beside a batch of B new ones, and keeps the k = q c B of them
-whose mean negative log-likelihood under the model at hand is largest, over all processes. One mean
-loss over the union of new and kept rows is learnt, as in ER: with g the mean gradient of the new
-rows and m that of the kept ones, the step goes along
+Each step draws c B sequences from memory beside a batch of B new ones, and keeps the k = q c B of
+them whose mean negative log-likelihood under the model at hand is largest, over all processes. One
+mean loss over the union of new and kept sequences is learnt, as in ER: with g the mean gradient of
+the new sequences and m that of the kept ones, the step goes along
 
     (B g + k m) / (B + k).
 
 Hazard et al. 2025 ("SuRe", arXiv 2511.22367) rank by the same surprise what to store; here nothing
 but the memory of the suite is stored, and the rank is taken anew in each step, as online batch
 selection does (Loshchilov and Hutter 2015, arXiv 1511.06343). The losses are charged. It is the
-example of a choice among all memory rows: `loss` sees a part of a batch alone.
+example of a choice among all memory sequences: `loss` sees a part of a batch alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class LossReplay(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"candidates": (0.5, 1.0), "kept": (0.1, 0.25, 0.5)}
 
-    candidates: Multiple = 0.5  # c: memory rows of a step, as a share of the batch
+    candidates: Multiple = 0.5  # c: memory sequences of a step, as a share of the batch
     kept: Share = 0.25  # q: the share of them that is learnt, at least one
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -48,20 +49,20 @@ class LossReplay(LifelongMethod):
             return
         import torch
 
-        losses = torch.cat([compute_row_losses(learner, batch) for batch in memory])
+        losses = torch.cat([compute_sequence_losses(learner, batch) for batch in memory])
         by_process = learner.world.gather(losses.tolist())
         everything = [loss for part in by_process for loss in part]
         count = max(1, round(self.kept * len(everything)))
-        # of equal losses the first ones, so that each step learns equally many rows
+        # of equal losses the first ones, so that each step learns equally many sequences
         order = sorted(range(len(everything)), key=everything.__getitem__, reverse=True)
         begin = sum(len(part) for part in by_process[: learner.world.rank])
         numbers = []
-        for row in order[:count]:
-            number = row - begin
+        for sequence in order[:count]:
+            number = sequence - begin
             if 0 <= number < len(losses):
                 numbers.append(number)
         gradient = learner.gradients()
-        learner.accumulate(choose_rows(memory, sorted(numbers), count))
+        learner.accumulate(choose_sequences(memory, sorted(numbers), count))
         share = count / (learner.batch_size + count)
         for parameter, part in zip(learner.parameters, gradient, strict=True):
             if parameter.grad is not None:
@@ -69,8 +70,8 @@ class LossReplay(LifelongMethod):
             parameter.grad = part
 
 
-def compute_row_losses(learner: Learner, batch: Batch) -> Tensor:
-    """The mean negative log-likelihood of each row of a batch, (B,), without dropout."""
+def compute_sequence_losses(learner: Learner, batch: Batch) -> Tensor:
+    """The mean negative log-likelihood of each sequence of a batch, (B,), without dropout."""
     import torch
     import torch.nn.functional as F
 
@@ -85,8 +86,8 @@ def compute_row_losses(learner: Learner, batch: Batch) -> Tensor:
     return losses.view_as(batch.targets).mean(1)
 
 
-def choose_rows(batches: Sequence[Batch], numbers: Sequence[int], count: int) -> list[Batch]:
-    """The rows of these numbers, of `count` that all processes choose, in batches as large.
+def choose_sequences(batches: Sequence[Batch], numbers: Sequence[int], count: int) -> list[Batch]:
+    """The sequences of these numbers, of `count` that all processes choose, in batches as large.
 
     Where there are none it is the first one without weight: each process takes part in a step.
     """
@@ -95,13 +96,19 @@ def choose_rows(batches: Sequence[Batch], numbers: Sequence[int], count: int) ->
     size = len(batches[0].tokens)
     selection = []
     for start in range(0, max(1, len(numbers)), size):
-        rows = torch.tensor(numbers[start : start + size] or [0])
+        sequences = torch.tensor(numbers[start : start + size] or [0])
         parts: dict[str, Any] = {}
         for name in ("tokens", "domains", "positions", "targets"):
-            rows_of_all = torch.cat([getattr(batch, name) for batch in batches])
-            parts[name] = rows_of_all[rows.to(rows_of_all.device)]
+            sequences_of_all = torch.cat([getattr(batch, name) for batch in batches])
+            parts[name] = sequences_of_all[sequences.to(sequences_of_all.device)]
         weight = float(bool(numbers))
         selection.append(
-            replace(batches[0], **parts, rows=count, memory_rows=len(rows), weight=weight)
+            replace(
+                batches[0],
+                **parts,
+                global_size=count,
+                memory_sequences=len(sequences),
+                weight=weight,
+            )
         )
     return selection

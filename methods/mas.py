@@ -3,10 +3,10 @@
 Take it as EWC, without targets.
 
 Like EWC, but a weight matters as much as it moves the model's output; targets play no part. The
-importance of a domain is the mean over rows of |d ||F(x)||^2 / d theta|, where F(x) are the logits
-at the row's predicted positions and the squared L2 norm is averaged over these positions.
-Importances of domains are summed; the penalty is
-lambda sum_k Omega_k (theta_k - theta*_k)^2, without 1/2, as in the paper and the authors' code.
+importance of a domain is the mean over sequences of |d ||F(x)||^2 / d theta|, where F(x) are the
+logits at the sequence's predicted positions and the squared L2 norm is averaged over these
+positions. Importances of domains are summed; the penalty is lambda sum_k Omega_k (theta_k -
+theta*_k)^2, without 1/2, as in the paper and the authors' code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from benchmark.training.method import NotNegative, PartOfStage
-from methods._consolidation import Consolidation, add_rows
+from methods._consolidation import Consolidation, add_sequences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +34,10 @@ class MAS(Consolidation):
     share: PartOfStage = 0.05  # of a stage's budget, for the importances of the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        add_rows(learner, batches, compute_squared_norm, total, lambda gradients: gradients.abs_())
-        return batches[0].rows
+        add_sequences(
+            learner, batches, compute_squared_norm, total, lambda gradients: gradients.abs_()
+        )
+        return batches[0].global_size
 
 
 def compute_squared_norm(logits: Tensor, targets: Tensor) -> Tensor:

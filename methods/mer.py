@@ -8,7 +8,7 @@ towards where these steps began,
     theta <- theta_0 + gamma (theta_k - theta_0),
 
 which is Reptile's step (Nichol et al. 2018, arXiv 1803.02999): to first order it also makes the
-gradients of the k batches, with their rows from memory, point the same way. Abbes et al. 2025
+gradients of the k batches, with their sequences from memory, point the same way. Abbes et al. 2025
 (arXiv 2508.01908) pre-train language models so, at almost no cost beside ER. k is small here
 because stages have few steps; k = 1 is ER at gamma times its rate. Steps after the last multiple of
 k stay as they are: a stage may end with any.

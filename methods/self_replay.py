@@ -3,18 +3,18 @@
 Take it with a published model whose text is not to be had.
 
 Marek et al. 2026, "Forgetting in language models: capacity, optimization, and self-generated
-replay", arXiv 2605.26097. Before a stage the model pi that the stage before has left draws rows x
-from its own distribution, x_t ~ pi(. | x_<t), at temperature 1 from the beginning of a row on. The
-new model theta learns
+replay", arXiv 2605.26097. Before a stage the model pi that the stage before has left draws
+sequences x from its own distribution, x_t ~ pi(. | x_<t), at temperature 1 from the beginning of a
+sequence on. The new model theta learns
 
-    mean over new rows of -log theta(x)  +  lambda mean over the drawn rows of KL(pi || theta),
+    mean over new sequences of -log theta(x) + lambda mean over drawn sequences of KL(pi || theta),
 
 the divergence at each position, as in the authors' code ("kl_pre" with generated text). They draw
-new rows all through training; here a stage draws a memory once and takes its rows from there. It
-does so at its beginning, with the model that the stage before has left, so that the last stage
-draws none. Seconds and FLOPs of it are charged; steps and tokens count batches alone. Each token
-costs a pass over its row so far, so long rows cost more than a stage's training: lower `rows`. No
-text of earlier domains is read.
+new sequences all through training; here a stage draws a memory once and takes its sequences from
+there. It does so at its beginning, with the model that the stage before has left, so that the last
+stage draws none. Seconds and FLOPs of it are charged; steps and tokens count batches alone. Each
+token costs a pass over its sequence so far, so long sequences cost more than a stage's training:
+lower `sequences`. No text of earlier domains is read.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class SelfReplay(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"strength": (0.3, 1.0, 3.0), "replay_ratio": (0.1, 0.25, 0.5)}
 
-    replay_ratio: Share = 0.25  # drawn rows beside a batch of new ones, as a share of it
+    replay_ratio: Share = 0.25  # drawn sequences beside a batch of new ones, as a share of it
     strength: NotNegative = 1.0  # lambda
-    rows: AtLeastOne = 128  # that the model draws for a stage
+    sequences: AtLeastOne = 128  # that the model draws for a stage
     from_start: bool = False  # in the first stage too: for a published start model
 
     writer: Any = field(default=None, init=False)  # pi
@@ -66,21 +66,21 @@ class SelfReplay(LifelongMethod):
         if stage.first and not self.from_start:
             return model
         self.writer = copy.deepcopy(model).eval().requires_grad_(False)
-        length = stage.memory_rows(0).shape[1] - 1
-        self.memory = draw_rows(self.writer, self.rows, length, stage.seed)
+        length = stage.memory_sequences(0).shape[1] - 1
+        self.memory = draw_sequences(self.writer, self.sequences, length, stage.seed)
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         if stage.first and not self.from_start:
             return [Phase("adapt")]
-        own_rows = Source(OWN, self.replay_ratio, weight=self.strength)
-        return [Phase("adapt", sources=(Source("new"), own_rows))]
+        own_sequences = Source(OWN, self.replay_ratio, weight=self.strength)
+        return [Phase("adapt", sources=(Source("new"), own_sequences))]
 
-    def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+    def make_sequences(self, shape: tuple[int, int], generator: Generator) -> Tensor:
         import torch
 
         device = generator.device
-        numbers = torch.randint(self.rows, shape[:1], generator=generator, device=device)
+        numbers = torch.randint(self.sequences, shape[:1], generator=generator, device=device)
         return self.memory.to(device)[numbers]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
@@ -92,20 +92,20 @@ class SelfReplay(LifelongMethod):
             model(batch.tokens, batch.domains, batch.positions)
             for model in (learner.model, self.writer)
         )
-        return kl_divergence(theta, pi)  # the mean over rows and positions
+        return kl_divergence(theta, pi)  # the mean over sequences and positions
 
 
-def draw_rows(model: LanguageModel, rows: int, length: int, seed: int) -> Tensor:
-    """Token ids (rows, length) that a model draws from its own distribution, after `<s>`."""
+def draw_sequences(model: LanguageModel, sequences: int, length: int, seed: int) -> Tensor:
+    """Token ids (sequences, length) that a model draws from its own distribution, after `<s>`."""
     import torch
 
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
-    tokens = torch.full((rows, 1), model.vocabulary.special.bos, device=device)
-    domains = torch.full((rows,), len(model.vocabulary.domains) - 1, device=device)
+    tokens = torch.full((sequences, 1), model.vocabulary.special.bos, device=device)
+    domains = torch.full((sequences,), len(model.vocabulary.domains) - 1, device=device)
     with torch.no_grad():
         for column in range(length):
-            last = torch.full((rows, 1), column, device=device)
+            last = torch.full((sequences, 1), column, device=device)
             odds = model(tokens, domains, last)[:, 0].float().softmax(-1)
             column_tokens = odds.multinomial(1, generator=generator)
             tokens = torch.cat([tokens, column_tokens], dim=1)

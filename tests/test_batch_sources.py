@@ -39,7 +39,7 @@ class Mixes(LifelongMethod):
         return model
 
     def loss(self, learner, batch):
-        self.rows = [*self.rows, [batch.source, batch.domains.tolist(), batch.memory_rows]]
+        self.rows = [*self.rows, [batch.source, batch.domains.tolist(), batch.memory_sequences]]
         return super().loss(learner, batch)
 
 
@@ -109,7 +109,7 @@ def test_losses_are_weighed() -> None:
             (Source("email"),),
             "phase 'adapt' of stage 1: .*'email'.*; there are new, .*memory, json$",
         ),
-        ((Source("new", 0.5), Source("memory", 0.01)), r"phase 'adapt': .* 0\.01 .* 8 rows"),
+        ((Source("new", 0.5), Source("memory", 0.01)), r"phase 'adapt': .* 0\.01 .* 8 sequences"),
     ],
 )
 def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:

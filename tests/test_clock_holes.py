@@ -60,7 +60,7 @@ class FetchesAhead(LifelongMethod):
     """Has the rows of later steps at hand before the first one."""
 
     def start_stage(self, model, stage):
-        self.ahead = [] if stage.first else [stage.memory_rows(8) for _ in range(3)]
+        self.ahead = [] if stage.first else [stage.memory_sequences(8) for _ in range(3)]
         return model
 
     def phases(self, stage):
@@ -88,7 +88,7 @@ class TrainsOnceMoreAtTheEnd(LifelongMethod):
     """Reads its memory again in the last steps of each later stage."""
 
     def start_stage(self, model, stage):
-        self.memory = None if stage.first else stage.memory_rows(8)
+        self.memory = None if stage.first else stage.memory_sequences(8)
         return model
 
     def after_step(self, learner):

@@ -291,8 +291,8 @@ def rows_of(count: int, memory: bool, rows: int | None = None) -> Batch:
         domains=torch.zeros(count, dtype=torch.long),
         positions=torch.arange(17).expand(count, -1),
         targets=tokens[:, 1:],
-        rows=rows or count,
-        memory_rows=count if memory else 0,
+        global_size=rows or count,
+        memory_sequences=count if memory else 0,
     )
 
 
@@ -308,9 +308,9 @@ def test_drawn_rows_are_the_models_own() -> None:
     model = model_of(1)
     for parameter in model.parameters():
         parameter.data.mul_(3)
-    method = build("self_replay", {"rows": 20_000})
+    method = build("self_replay", {"sequences": 20_000})
     rows = torch.empty(0, 3)
-    method.start_stage(model, replace(toy.stage(1), memory_rows=lambda count: rows[:count]))
+    method.start_stage(model, replace(toy.stage(1), memory_sequences=lambda count: rows[:count]))
     drawn = method.memory
     assert drawn.shape == (20_000, 2)
     begin = torch.zeros(1, 1, dtype=torch.long)
@@ -338,9 +338,9 @@ def test_self_replay_adds_the_divergence_from_the_model_before() -> None:
     """
     torch.manual_seed(3)
     model = model_of(2)
-    method = build("self_replay", {"strength": 0.7, "replay_ratio": 0.5, "rows": 4})
+    method = build("self_replay", {"strength": 0.7, "replay_ratio": 0.5, "sequences": 4})
     rows = torch.empty(0, 18)
-    method.start_stage(model, replace(toy.stage(1), memory_rows=lambda count: rows[:count]))
+    method.start_stage(model, replace(toy.stage(1), memory_sequences=lambda count: rows[:count]))
     before = copy.deepcopy(model)
     learner = learner_of(model, method)
     new = rows_of(4, memory=False)
@@ -422,7 +422,7 @@ def test_what_the_model_writes_is_charged(tmp_path: Path) -> None:
     flops = {}
     for rows in (8, 108, 208):
         tiny = TinyRuns("self_replay", methods.build, tmp_path / str(rows))
-        config = make_tiny_config("self_replay").model_copy(update={"options": {"rows": rows}})
+        config = make_tiny_config("self_replay").model_copy(update={"options": {"sequences": rows}})
         run = tiny.make_run(config, "store")
         run.train(last_stage=1)
         done = find_last(run.store.read_stage(run.keys[1]), StageDone)

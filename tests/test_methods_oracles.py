@@ -260,7 +260,7 @@ def test_logit_kd(temperature: float, oracle) -> None:
     KL (ELLE's code).
     """
     expected = oracle["logit_kd"]
-    rows = toy.batch(expected, memory_rows=8)
+    rows = toy.batch(expected, memory_sequences=8)
     answers = expected["T"][str(round(temperature))]
     teacher, student = (
         toy.Toy(oracle["weights"][expected[name]]) for name in ("teacher", "student")
@@ -300,7 +300,7 @@ def test_distillation_is_a_mean_over_rows(name: str, options, memory_loss, oracl
     """
     weights, domain = oracle["weights"], {k: v[:8] for k, v in oracle["domains"][0].items()}
     teacher, student = toy.Toy(weights["first"]), toy.Toy(weights["second"])
-    rows = toy.batch(domain, memory_rows=3)
+    rows = toy.batch(domain, memory_sequences=3)
     s, t = (
         m(rows.tokens, rows.domains, rows.positions).squeeze(1).detach() for m in (student, teacher)
     )
@@ -313,8 +313,8 @@ def test_distillation_is_a_mean_over_rows(name: str, options, memory_loss, oracl
         for row, (ce, kl, mse) in enumerate(zip(cross_entropies, divergences, errors, strict=True))
     ]
 
-    def part(start: int, end: int, memory_rows: int):
-        return toy.batch({k: v[start:end] for k, v in domain.items()}, memory_rows, of=8)
+    def part(start: int, end: int, memory_sequences: int):
+        return toy.batch({k: v[start:end] for k, v in domain.items()}, memory_sequences, of=8)
 
     results = []
     for parts in ([part(0, 8, 3)], [part(0, 4, 0), part(4, 8, 3)], [part(0, 6, 1), part(6, 8, 2)]):

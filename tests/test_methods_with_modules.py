@@ -143,7 +143,7 @@ class Makes(LifelongMethod):
     def phases(self, stage):
         return [Phase("adapt", sources=(Source("new", 0.5), Source("own", 0.5)))]
 
-    def make_rows(self, shape, generator):
+    def make_sequences(self, shape, generator):
         self.made = [*self.made, torch.randint(4, 300, shape, generator=generator)]
         return self.made[-1]
 
@@ -198,9 +198,9 @@ def test_processes_share_the_rows_that_a_method_makes(tiny_folder: Path) -> None
     own = torch.randint(4, 300, (4, stream.length))
     rows = np.arange(4)
     [_, made], _ = stream.plan_draws(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
-    whole = stream.make_batch(1, made, 0, rows, own_rows=own)
+    whole = stream.make_batch(1, made, 0, rows, own_sequences=own)
     for rank in range(2):
-        part = stream.make_batch(1, made, 0, rows[rank::2], own_rows=own)
+        part = stream.make_batch(1, made, 0, rows[rank::2], own_sequences=own)
         assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(
             part.targets, whole.targets[rank::2]
         )

@@ -36,7 +36,7 @@ REPLACED = {
     "data.sequence_length=1024": "data.sequence_length=66",
     "budget.amount=500": "budget.amount=1",
     "budget.amount=10 ": "budget.amount=0.05 ",
-    "self_replay.from_start=true": "self_replay.from_start=true --set options.self_replay.rows=8",
+    "--set options.self_replay": "--set options.self_replay.sequences=8 --set options.self_replay",
 }
 # Likewise in programs: the files of a package that a page reads.
 REPLACED_IN_PROGRAMS = {"[:300]": "[:50]"}

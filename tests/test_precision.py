@@ -213,7 +213,7 @@ def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
                 loss = model.compute_mean_loss(
                     batch.tokens, batch.domains, batch.positions, batch.targets
                 )
-            scaler.scale(loss * (len(batch.tokens) / batch.rows)).backward()
+            scaler.scale(loss * (len(batch.tokens) / batch.global_size)).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         over = measure_elapsed(step, 1.0, (0.0, STEPS), (0.0, STEPS), (0.0, STEPS))

@@ -51,7 +51,8 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(
         general = (batch.domains == 3).numpy()
         assert general.sum() == 6 and np.array_equal(batch.tokens[~general], alone.tokens)
         assert (
-            batch.memory_rows == alone.memory_rows and not general[20 - batch.memory_rows :].any()
+            batch.memory_sequences == alone.memory_sequences
+            and not general[20 - batch.memory_sequences :].any()
         )
         parts = [draw(stream, 1, phase, 0, step, 20, range(rank, 20, 2)) for rank in (0, 1)]
         assert all(

@@ -15,7 +15,7 @@ from benchmark.data.sampling import draw_bits, draw_uniform, shuffle
 from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
-from benchmark.training.batch_parts import count_rows_of_share
+from benchmark.training.batch_parts import count_sequences_of_share
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
@@ -69,9 +69,9 @@ def test_random_numbers_stay_the_same() -> None:
 )
 def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str) -> None:
     """Oracle: rounding by hand; twenty times the rows hold it."""
-    with pytest.raises(ConfigError, match=rf"batch of {batch_size} rows .*\b{what}\b"):
-        count_rows_of_share(share, batch_size, "memory")
-    assert 0 < count_rows_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
+    with pytest.raises(ConfigError, match=rf"batch of {batch_size} sequences .*\b{what}\b"):
+        count_sequences_of_share(share, batch_size, "memory")
+    assert 0 < count_sequences_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
 
 
 def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
@@ -134,9 +134,9 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
         for step in (0, 1, 36, 37, 200, 36)
     ]
     validation = list(stream.read_validation(1, 4))
-    assert [batch.rows for batch in validation] == [4, 3]
+    assert [batch.global_size for batch in validation] == [4, 3]
     for batch in (*batches, *validation):
-        rows = 2 if batch.rows == 3 else batch.rows  # the last row is not a whole one
+        rows = 2 if batch.global_size == 3 else batch.global_size  # the last row is not a whole one
         for tensor in (batch.tokens, batch.domains, batch.positions, batch.targets):
             seen.update(tensor[:rows].numpy().tobytes())
     seen.update(stream.draw_memory_text(2, 9).numpy().tobytes())
@@ -175,8 +175,8 @@ def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
     of it.
     """
     first, second = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
-    whole = next(first.read_validation(1, rows=6))
-    assert batches_equal(whole, next(second.read_validation(1, rows=6)))
+    whole = next(first.read_validation(1, sequences=6))
+    assert batches_equal(whole, next(second.read_validation(1, sequences=6)))
     halves = [next(first.read_validation(1, 6, rank, 2)) for rank in range(2)]
     assert torch.equal(halves[1].tokens, whole.tokens[1::2])
 
@@ -194,7 +194,7 @@ def test_too_little_text(corpus) -> None:
     """By hand: 100 tokens of validation text are less than a row of 398, 400 columns without `<s>`
     and a prompt.
     """
-    with pytest.raises(ConfigError, match="less .*row of 398"):
+    with pytest.raises(ConfigError, match="less .*sequence of 398"):
         Stream(corpus, Data(sequence_length=400), masked=False, seed=0)
 
 

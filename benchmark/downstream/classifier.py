@@ -5,7 +5,7 @@ A prompt may be picked by a discriminator of domains, which the paper leaves to 
 multinomial logistic regression on the mean of the model's own token embeddings, scaled to unit
 variance, fitted to the memory.
 
-Shapes: B rows, T columns of a row, D hidden size, C classes, R texts.
+Shapes: B sequences, T tokens per sequence, D hidden size, C classes, R texts.
 """
 
 from __future__ import annotations

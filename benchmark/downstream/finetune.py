@@ -1,6 +1,6 @@
 """Fine-tuning a checkpoint on downstream tasks: best epoch by dev, scored once on test.
 
-Shapes: B rows, T columns of a row (padded to the longest of its forward pass), C classes.
+Shapes: B sequences, T tokens per sequence (padded to the longest of its forward pass), C classes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A checkpoint is a plain Hugging Face folder.
 
-Shapes: B rows, T columns of a row as the network sees it (the prompt included), N text tokens of a
-row, K predicted positions of a row, D hidden size, V vocabulary, V_text its part without prompts.
+Shapes: B sequences, T tokens per sequence as the network sees it (the prompt included), N text
+tokens per sequence, K predicted positions per sequence, D hidden size, V vocabulary, V_text its
+part without prompts.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class LanguageModel(nn.Module):
         architecture: the record of what the network is.
         layers, hidden_size: its size.
         masked: whether it predicts masked tokens; else the next one.
-        sequence_length: columns of a row that it has positions for: `<s>`, the prompt and the text.
+        sequence_length: tokens that it has positions for: `<s>`, the prompt and the text.
         vocabulary: its layout; the network has `vocabulary.size` rows.
-        prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set
+        prompts: whether a sequence's domain prompt is inserted after its `<s>`. May be set
             at any time.
     """
 
@@ -83,7 +84,7 @@ class LanguageModel(nn.Module):
         decoder.forward = partial(_compute_text_logits, decoder, self.vocabulary.text)
 
     def separate_documents(self) -> None:
-        """Keep the documents of a row apart from now on, as `Architecture.see` says.
+        """Keep the documents of a sequence apart from now on, as `Architecture.see` says.
 
         So do models that grow from it.
         """
@@ -99,11 +100,11 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: (B, 1+N) ids, `<s>` first.
-            domains: (B,) domain of each row, an index into `vocabulary.domains`; one that the model
-                has not met is read with the prompt of the newest.
+            domains: (B,) domain of each sequence, an index into `vocabulary.domains`. One that the
+                model has not met is read with the prompt of the newest.
             positions: (B, K) columns of `tokens`. The prediction for column c is read where column
-                c stands in the row with its prompt. Column 0 is read at the prompt: a GPT predicts
-                the first token from there.
+                c stands in the sequence with its prompt. Column 0 is read at the prompt: a GPT
+                predicts the first token from there.
         """
         return self.predict(self.hidden(tokens, domains), positions)
 
@@ -130,8 +131,8 @@ class LanguageModel(nn.Module):
     def _select_positions(self, positions: Tensor, hidden: Tensor) -> Tensor:
         """The hidden states (B, K, D) that predict."""
         columns = positions + 1 if self.prompts else positions
-        rows, length, _ = hidden.shape
-        places = columns + length * torch.arange(rows, device=hidden.device).unsqueeze(1)
+        sequences, length, _ = hidden.shape
+        places = columns + length * torch.arange(sequences, device=hidden.device).unsqueeze(1)
         # whole states at once: `gather` takes number after number, and so does its backward pass
         return hidden.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, positions.shape)
 
@@ -277,7 +278,7 @@ def wrap_tokenizer(
     documents, so there `</s>` follows. Between two texts stands `</s>`.
 
     Args:
-        columns: the longest row that the model has positions for.
+        columns: the longest sequence that the model has positions for.
         prompt: the id of a domain prompt that begins each text.
     """
     names = {}
@@ -350,7 +351,7 @@ def build(
     """A freshly initialised model.
 
     Its weights are a function of torch's seed, which the caller sets. `sequence_length` counts
-    `<s>`, the prompt's column and the N text tokens of a row. For `scaled` see
+    `<s>`, the prompt's column and the N text tokens of a sequence. For `scaled` see
     `Architecture.build`, for `document_mask` see `LanguageModel.separate_documents`. Raises
     ConfigError for an unknown architecture and a hidden size that no heads fill.
     """

@@ -68,7 +68,7 @@ class Data(Settings):
     """How text becomes sequences and memory."""
 
     sequence_length: Annotated[int, STEPS] = Field(
-        512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens"
+        512, ge=8, description="tokens of a sequence: `<s>`, a prompt, the text"
     )
     valid_share: Annotated[float, TEXT] = Field(
         0.05,

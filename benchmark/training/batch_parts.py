@@ -1,4 +1,4 @@
-"""The parts of a step's batches: how many rows are of which text, by a phase's shares.
+"""The parts of a step's batches: how many sequences are of which text, by a phase's shares.
 
 No torch here.
 """
@@ -18,21 +18,22 @@ SOURCES = 10_000  # what lies between the numbers of two sources of a phase
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Rows of a step that are drawn as one batch, for all processes.
+    """Sequences of a step that are drawn as one batch, for all processes.
 
-    Fresh rows come first, then those of the replayed text, then memory.
+    Fresh sequences come first, then those of the replayed text, then memory.
     """
 
     domain: str  # whose text the fresh ones are, or memory's, as in Source
     fresh: int = 0
     replayed: int = 0  # of the suite's `replay`, which a method knows nothing of
     memory: int = 0
-    # of the phase, plus SOURCES times the source's: each draws its rows by other random numbers
+    # of the phase, plus SOURCES times the source's: each draws its sequences by other random
+    # numbers
     number: int = 0
     weight: float = 1.0  # of its mean loss in the step's
 
     @property
-    def rows(self) -> int:
+    def sequences(self) -> int:
         return self.fresh + self.replayed + self.memory
 
 
@@ -42,70 +43,78 @@ def plan_draws(
     """The draws of a step of a phase, and of its second batch, `Phase.memory_batch`.
 
     The phase is the `index`-th of its stage. `replay` is the share of replayed text in what the
-    method asks for. Raises ConfigError: see `count_rows_of_share`.
+    method asks for. Raises ConfigError: see `count_sequences_of_share`.
     """
 
-    def count(what: str, share: float, rows: int) -> int:
-        return count_rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
+    def count(what: str, share: float, sequences: int) -> int:
+        return count_sequences_of_share(share, sequences, f"{what} of phase {phase.name!r}")
 
     def make(
-        domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0
+        domain: str,
+        sequences: int,
+        memory: float,
+        replay: float,
+        number: int = 0,
+        weight: float = 1.0,
     ) -> Draw:
-        replayed_rows = count("replay", replay, rows)
-        memory_rows = count("memory", memory, rows - replayed_rows) if has_memory else 0
+        replayed_sequences = count("replay", replay, sequences)
+        memory_sequences = (
+            count("memory", memory, sequences - replayed_sequences) if has_memory else 0
+        )
         return Draw(
             domain=domain,
-            fresh=rows - replayed_rows - memory_rows,
-            replayed=replayed_rows,
-            memory=memory_rows,
+            fresh=sequences - replayed_sequences - memory_sequences,
+            replayed=replayed_sequences,
+            memory=memory_sequences,
             number=SOURCES * number + index,
             weight=weight,
         )
 
     replay = replay if phase.trains else 0.0
-    second_rows = count("memory", phase.memory_batch, batch_size) if has_memory else 0
+    second_sequences = count("memory", phase.memory_batch, batch_size) if has_memory else 0
     draws = []
     if not phase.sources:
         draws.append(make(phase.domain, batch_size, phase.memory, replay))
     for number, source in enumerate(phase.sources):
-        rows = 0
+        sequences = 0
         if has_memory or not source.from_memory:
-            rows = count("sources", source.share, batch_size)
+            sequences = count("sources", source.share, batch_size)
         source_replay = 0.0 if source.from_memory or source.domain == OWN else replay
         memory = float(source.from_memory)
-        draw = make(source.domain, rows, memory, source_replay, number, source.weight)
+        draw = make(source.domain, sequences, memory, source_replay, number, source.weight)
         draws.append(draw)
-    return draws, Draw(domain="memory", memory=second_rows, number=1000 + index)
+    return draws, Draw(domain="memory", memory=second_sequences, number=1000 + index)
 
 
-def count_rows_of_share(share: float, batch_size: int, what: str) -> int:
-    """The whole number of rows nearest to a share of a batch.
+def count_sequences_of_share(share: float, batch_size: int, what: str) -> int:
+    """The whole number of sequences nearest to a share of a batch.
 
     Of two that are equally near it is the even one. Raises ConfigError where a share between none
     and all of the batch rounds to none or all: that would be another method than the one that was
     asked for.
     """
-    rows = round(share * batch_size)
-    if not 0 < share < 1 or 0 < rows < batch_size:
-        return rows
-    amount = "none" if rows == 0 else "all"
+    sequences = round(share * batch_size)
+    if not 0 < share < 1 or 0 < sequences < batch_size:
+        return sequences
+    amount = "none" if sequences == 0 else "all"
     raise ConfigError(
-        f"{what}: a share of {share:g} of a batch of {batch_size} rows rounds to {amount} of "
+        f"{what}: a share of {share:g} of a batch of {batch_size} sequences rounds to {amount} of "
         "them: choose another, or a larger training.batch_size"
     )
 
 
 def check_split(draws: Sequence[Draw], training: Training, processes: int) -> None:
-    """Raises ConfigError where so many processes cannot each have rows of every draw.
+    """Raises ConfigError where so many processes cannot each have sequences of every draw.
 
     Where weights are spread over them, all go through the model equally often.
     """
     for draw in draws:
-        uneven = draw.rows % processes if training.shard else 0 < draw.rows < processes
+        uneven = draw.sequences % processes if training.shard else 0 < draw.sequences < processes
         if uneven or training.batch_size % processes:
             raise ConfigError(
-                f"{draw.rows} rows of {draw.domain!r} in a batch of {training.batch_size} cannot "
-                f"be split over {processes} processes: change one of them"
+                f"{draw.sequences} sequences of {draw.domain!r} in a batch of "
+                f"{training.batch_size} cannot be split over {processes} processes: change one of "
+                "them"
             )
 
 
@@ -136,9 +145,9 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
     """Check, before anything is trained, that a run can give its method what it asks for.
 
     Raises ConfigError for phases that do not take the run's budget, for a share of memory that its
-    batches cannot hold, for a memory of less than a row, for sources that a stage does not have,
-    for shards where the method or its optimizer needs whole weights, and for muP where weights do
-    not begin, or are not moved, as it assumes.
+    batches cannot hold, for a memory of less than a sequence, for sources that a stage does not
+    have, for shards where the method or its optimizer needs whole weights, and for muP where
+    weights do not begin, or are not moved, as it assumes.
     """
     check_shares(config, method)
     optimizer = choose_optimizer(method, config.training)
@@ -167,8 +176,8 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
         stage = plan_stage(config, index)
         if 0 < tokens < length and method.uses_memory(stage):
             raise ConfigError(
-                f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no row of "
-                f"{length}: let data.memory_tokens hold a row"
+                f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no sequence "
+                f"of {length}: let data.memory_tokens hold a sequence"
             )
         for phase in method.phases(stage):
             place = f"row {config.row!r}, phase {phase.name!r} of stage {index}"
@@ -203,6 +212,6 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
         from_memory = [phase.memory == 1 and not stage.first]
     if not has_memory and all(from_memory):
         raise ConfigError(
-            f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a "
-            "row"
+            f"{place}: all its sequences are memory's, and there is none: let data.memory_tokens "
+            "hold a sequence"
         )

@@ -58,7 +58,7 @@ def plan_stage(config: RunConfig, index: int) -> Stage:
         learning_rate=pick_for_stage(config.training.learning_rate, index),
         seed=int(draw_bits(config.seed, index, 5000)) >> 1,
         build=_refuse,
-        memory_rows=_refuse,
+        memory_sequences=_refuse,
         previous=_refuse,
         stream_info=stream_info,
     )

@@ -25,17 +25,18 @@ from benchmark.training.shards import Shards
 
 @dataclass(kw_only=True)
 class Batch:
-    """Rows as the stream makes them and methods see them.
+    """Sequences as the stream makes them and methods see them.
 
-    Shapes: B rows, N text tokens per row (`Data.text_length`), K predicted positions per row.
+    Shapes: B sequences, N text tokens per sequence (`Data.text_length`), K predicted positions per
+    sequence.
     """
 
     tokens: Tensor  # (B, 1+N) int64, `<s>` first. For BERT they are corrupted
-    domains: Tensor  # (B,) int64, index in the stream of each row's domain
+    domains: Tensor  # (B,) int64, index in the stream of each sequence's domain
     positions: Tensor  # (B, K) int64, columns of `tokens` whose hidden state predicts a target
     targets: Tensor  # (B, K) int64
-    rows: int  # of the whole batch, over all micro-batches and processes
-    memory_rows: int  # rows of this part from the memory of earlier domains. They come last
+    global_size: int  # sequences of the whole batch, over all micro-batches and processes
+    memory_sequences: int  # those of this part from the memory of earlier domains. They come last
     source: int = 0  # its number in `Phase.sources`, where a step has several batches
     weight: float = 1.0  # of its mean loss in the step's loss
 
@@ -79,7 +80,8 @@ class Learner:
     """One phase's trainer.
 
     It is built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
-    `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape ().
+    `loss` is the method's: of this learner and a batch, the mean over the batch's sequences, a
+    scalar.
 
     Attributes:
         model: the model that is trained.
@@ -87,7 +89,7 @@ class Learner:
         world: the processes that train together. `world.add_up` and `world.total` sum over them.
         autocast: the context in which a method's own forward passes belong. In fp16 training it is
             fp32, because only `accumulate` scales the loss.
-        batch_size: rows of a step of the suite, over all processes.
+        batch_size: sequences of a step of the suite, over all processes.
         elapsed: how much of the budget is over in the step at hand.
         learning_rate: of the step at hand, before the factors of `Phase.lr_multipliers`.
         overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.
@@ -141,7 +143,7 @@ class Learner:
         )
 
     def accumulate(self, batches: Sequence[Batch]) -> Tensor:
-        """Set every `parameter.grad` to the gradient of the mean loss over all processes' rows.
+        """Set every `parameter.grad` to the gradient of the mean loss, over all processes.
 
         Where the batches are of several sources, that loss is the sum of each one's mean times its
         weight. Returns this process's share of it, detached, shape ().
@@ -151,8 +153,8 @@ class Learner:
         losses = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            # DDP averages over processes, so each counts for its rows
-            share = len(batch.tokens) * self.world.size / batch.rows
+            # DDP averages over processes, so each counts for its sequences
+            share = len(batch.tokens) * self.world.size / batch.global_size
             factor = share * batch.weight
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 loss = self.objective(batch) * factor

@@ -29,7 +29,7 @@ AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 # much as all so far
 Group = Literal["baselines", "controls", "references"]
 
-OWN = "own"  # a source: rows of the method's own
+OWN = "own"  # a source: sequences of the method's own
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows of a step that are a batch of their own, with a loss of their own."""
+    """Sequences of a step that are a batch of their own, with a loss of their own."""
 
     # "new", "previous", "seen" as in Phase, "memory": of all earlier domains, the name of one of
-    # them, or "own": text that `make_rows` makes
+    # them, or "own": text that `make_sequences` makes
     domain: str
-    share: float = 1.0  # rows, as a share of training.batch_size
-    weight: float = 1.0  # factor of these rows' mean loss. The step's loss sums over the sources
+    share: float = 1.0  # sequences, as a share of training.batch_size
+    weight: float = (
+        1.0  # factor of these sequences' mean loss. The step's loss sums over the sources
+    )
 
     @property
     def from_memory(self) -> bool:
@@ -73,7 +75,7 @@ class Phase:
     trains: bool = True  # False: batches go to on_batch(), no optimizer
     # several batches, in place of the one that `memory` and `domain` describe
     sources: tuple[Source, ...] = ()
-    # size of a second batch, of memory rows alone, as a share of the first. adjust_gradients
+    # size of a second batch, of memory sequences alone, as a share of the first. adjust_gradients
     # receives it
     memory_batch: float = 0.0
     schedule: Schedule | ScheduleName | None = None  # of the learning rate. None is the suite's
@@ -117,8 +119,8 @@ class Stage:
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights, on the CPU
-    # (rows, 1+N) ids of earlier domains' text, masked as in training, or (0, 1+N)
-    memory_rows: Callable[[int], Tensor]
+    # (sequences, 1+N) ids of earlier domains' text, masked as in training, or (0, 1+N)
+    memory_sequences: Callable[[int], Tensor]
     # a copy of what the stage before was evaluated with, on the CPU. Not in the first stage
     previous: Callable[[], LanguageModel]
     stream_info: StreamInfo
@@ -151,8 +153,8 @@ class LifelongMethod:
     """Naive continued pre-training, and the interface of all methods.
 
     A subclass is a dataclass in `methods/NAME.py`. Its dataclass fields without `init=False` are
-    its options. It overrides what it does differently. Rows of a batch are ordered, new first, then
-    memory, in fixed counts: see `benchmark.training.learner.Batch`.
+    its options. It overrides what it does differently. Sequences of a batch are ordered, new first,
+    then memory, in fixed counts: see `benchmark.training.learner.Batch`.
     """
 
     title: ClassVar[str] = "Naive"  # label of its row
@@ -237,19 +239,21 @@ class LifelongMethod:
         return [Phase("adapt")]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
-        """The mean over the rows of `batch`, a scalar.
+        """The mean over the sequences of `batch`, a scalar.
 
         The loop averages these means over micro-batches and processes.
         """
         return learner.language_model_loss(batch)
 
-    def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
-        """Token ids (rows, N) for Source("own"), in this shape.
+    def make_sequences(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+        """Token ids (sequences, N) for Source("own"), in this shape.
 
         Leave out `<s>`, and draw from `generator` alone. Each process calls this in each step,
-        without gradients, for all rows, and must get the same.
+        without gradients, for all sequences, and must get the same.
         """
-        raise NotImplementedError(f"{type(self).__name__} has a source {OWN!r}, and no make_rows")
+        raise NotImplementedError(
+            f"{type(self).__name__} has a source {OWN!r}, and no make_sequences"
+        )
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         """Change `parameter.grad` in place, before the optimizer's step.

@@ -87,9 +87,9 @@ def make_stage(
         model.add_domains(stage.domains, stage.seed)
         return model.eval()
 
-    rows = partial(stream.draw_memory_text, index)
+    sequences = partial(stream.draw_memory_text, index)
     plan = plan_stage(config, index)
-    stage = replace(plan, build=make_model, memory_rows=rows, previous=previous)
+    stage = replace(plan, build=make_model, memory_sequences=sequences, previous=previous)
     return stage
 
 
@@ -134,7 +134,8 @@ Step = tuple[list[Batch], list[Batch]]
 class Loader:
     """`get(step)` is this process's part of the batch in micro-batches, on its device.
 
-    The next step is made in a thread meanwhile. It is not where the method makes rows of its own.
+    The next step is made in a thread meanwhile. It is not where the method makes sequences of its
+    own.
     """
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
@@ -150,8 +151,8 @@ class Loader:
         )
         draws = (*self._draws, self._memory)
         check_split(draws, training, self._world.size)
-        rows = sum(draw.rows for draw in draws)
-        self.tokens = rows * self._stream.length
+        sequences = sum(draw.sequences for draw in draws)
+        self.tokens = sequences * self._stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._next: tuple[int, Future[Step]] | None = None
 
@@ -169,8 +170,8 @@ class Loader:
         number, future = self._next or (-1, None)
         self._next = None
         current = future.result() if future and number == step else self.compute(step)
-        has_own_rows = any(draw.domain == OWN for draw in self._draws)
-        if not has_own_rows:
+        has_own_sequences = any(draw.domain == OWN for draw in self._draws)
+        if not has_own_sequences:
             next_step = step + 1
             self._next = (next_step, self._thread.submit(self.compute, next_step))
         return current
@@ -182,27 +183,27 @@ class Loader:
         return batch, self._make(self._memory, step)
 
     def _make(self, draw: Draw, step: int) -> list[Batch]:
-        """This process's rows, in micro-batches.
+        """This process's sequences, in micro-batches.
 
-        They are every world-size-th row, so that all processes have their share of memory.
+        They are every world-size-th sequence, so that all processes have their share of memory.
         """
-        own_rows = self._make_own_rows(draw, step) if draw.domain == OWN else None
-        local_rows = np.arange(self._world.rank, draw.rows, self._world.size)
+        own_sequences = self._make_own_sequences(draw, step) if draw.domain == OWN else None
+        local_sequences = np.arange(self._world.rank, draw.sequences, self._world.size)
         batches = []
-        for start in range(0, len(local_rows), self._micro):
-            rows = local_rows[start : start + self._micro]
-            batch = self._stream.make_batch(self._stage.index, draw, step, rows, own_rows)
+        for start in range(0, len(local_sequences), self._micro):
+            sequences = local_sequences[start : start + self._micro]
+            batch = self._stream.make_batch(self._stage.index, draw, step, sequences, own_sequences)
             batches.append(batch)
         return [batch.to(self._world.device) for batch in batches]
 
-    def _make_own_rows(self, draw: Draw, step: int) -> Tensor:
-        """The rows that the method makes for its source: the same in all processes."""
+    def _make_own_sequences(self, draw: Draw, step: int) -> Tensor:
+        """The sequences that the method makes for its source: the same in all processes."""
         generator = torch.Generator(self._world.device)
         bits = draw_bits(self._stream.seed, self._stage.index, draw.number, step)
         generator.manual_seed(int(bits >> 1))
-        shape = (draw.rows, self._stream.length)
+        shape = (draw.sequences, self._stream.length)
         with torch.no_grad():
-            return self._method.make_rows(shape, generator)
+            return self._method.make_sequences(shape, generator)
 
     def close(self) -> None:
         """End the thread."""

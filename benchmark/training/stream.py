@@ -1,10 +1,12 @@
-"""Batches of a stream of domains. A batch is a pure function of (seed, stage, phase, step, row).
+"""Batches of a stream of domains. A batch is a pure function of (seed, stage, phase, step,
+sequence).
 
 There is no iterator state. To resume, ask for the next step. To shard over processes, ask for fewer
-rows. Random numbers come from hashed counters, not from a generator, so a row is the same whoever
-asks for it.
+sequences. Random numbers come from hashed counters, not from a generator, so a sequence is the same
+whoever asks for it.
 
-Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions a row.
+Shapes: B sequences, N text tokens a sequence (`Data.text_length`), K predicted positions a
+sequence.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
 REPLAYED = 4  # sets the random numbers apart that order the replayed text
-# of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
+# of the text tokens of a sequence; 80% become <mask>, 10% a random token, 10% stay (BERT)
 MASKED_SHARE = 0.15
 
 
 def count_predictions(length: int, masked: bool) -> int:
-    """K, the predicted positions of a row of `length` text tokens.
+    """K, the predicted positions of a sequence of `length` text tokens.
 
     It is a fixed number, so shapes are static.
     """
@@ -55,7 +57,7 @@ class Stream:
     `places`: the place of each domain in the suite's list, where the stream has another order.
     Memory and masks of a domain depend on it, and so are the same in every order.
 
-    Raises ConfigError if a domain has too little text for one row.
+    Raises ConfigError if a domain has too little text for one sequence.
     """
 
     def __init__(
@@ -79,9 +81,9 @@ class Stream:
             if min(len(domain.train), len(domain.valid)) < self.length:
                 raise ConfigError(
                     f"domain {domain.name!r} has {len(domain.train)} training and "
-                    f"{len(domain.valid)} validation tokens, less than one row of {self.length}: "
-                    "add text, or shorten the rows of a model still to be trained "
-                    "(data.sequence_length)"
+                    f"{len(domain.valid)} validation tokens, less than one sequence of "
+                    f"{self.length}: add text, or shorten the sequences of a model still to be "
+                    "trained (data.sequence_length)"
                 )
         self._train = [self._cut_in_blocks(text.train) for text in self.evaluated]
         self._replay = replay
@@ -103,7 +105,7 @@ class Stream:
     def number_documents(self, domain: int) -> NDArray[np.int64]:
         """The number of the document that each token of a validation text is of, (blocks, N).
 
-        It is -1 where a token stands in the row before, too: there it is counted.
+        It is -1 where a token stands in the sequence before, too: there it is counted.
         """
         ids = np.asarray(self.evaluated[domain].valid)
         numbers = self._cut_whole(number_documents(ids, self.corpus.special.eos))
@@ -131,27 +133,27 @@ class Stream:
         stage: int,
         draw: Draw,
         step: int,
-        rows: Sequence[int] | Integers,
-        own_rows: Tensor | None = None,
+        sequences: Sequence[int] | Integers,
+        own_sequences: Tensor | None = None,
     ) -> Batch:
-        """Rows `rows` of a draw of this step.
+        """Sequences `sequences` of a draw of this step.
 
-        `own_rows` are all rows (draw.rows, N), where the method has made them.
+        `own_sequences` are all sequences (draw.sequences, N), where the method has made them.
         """
-        rows = np.asarray(rows, dtype=np.int64)
-        is_fresh = rows < draw.fresh
-        is_memory = rows >= draw.fresh + draw.replayed
+        sequences = np.asarray(sequences, dtype=np.int64)
+        is_fresh = sequences < draw.fresh
+        is_memory = sequences >= draw.fresh + draw.replayed
         key = (self.seed, stage, draw.number)
-        domains = np.full(len(rows), stage)
-        if own_rows is None:
-            blocks = np.empty(len(rows), dtype=np.int64)
-            fresh = step * draw.fresh + rows[is_fresh]
+        domains = np.full(len(sequences), stage)
+        if own_sequences is None:
+            blocks = np.empty(len(sequences), dtype=np.int64)
+            fresh = step * draw.fresh + sequences[is_fresh]
             domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, draw.domain, key, fresh)
             if self._replay and draw.replayed:
                 names = [text.name for text in self.evaluated]
                 index = names.index(self._replay.text)
                 is_replayed = ~(is_fresh | is_memory)
-                numbers = step * draw.replayed + rows[is_replayed] - draw.fresh
+                numbers = step * draw.replayed + sequences[is_replayed] - draw.fresh
                 domains[is_replayed] = index
                 blocks[is_replayed] = draw_in_epochs(
                     numbers, len(self._train[index]), (*key, REPLAYED)
@@ -160,47 +162,47 @@ class Stream:
             if draw.domain not in ("new", "previous", "seen", "memory"):
                 earlier = self.corpus.domains[:stage]
                 weights = np.array([float(domain.name == draw.domain) for domain in earlier])
-            memory_rows = rows[is_memory] - draw.replayed
+            memory_sequences = sequences[is_memory] - draw.replayed
             domains[is_memory], blocks[is_memory] = self._draw_memory(
-                key, step, memory_rows, weights
+                key, step, memory_sequences, weights
             )
             text = self._copy_blocks(self._train, domains, blocks)
         else:
-            text = own_rows.cpu().numpy()[rows]
-        batch = self._to_batch(text, domains, *key, step, rows)
-        batch.rows = draw.rows
-        batch.memory_rows = int(is_memory.sum())
+            text = own_sequences.cpu().numpy()[sequences]
+        batch = self._to_batch(text, domains, *key, step, sequences)
+        batch.global_size = draw.sequences
+        batch.memory_sequences = int(is_memory.sum())
         batch.source = draw.number // SOURCES
         batch.weight = draw.weight
         return batch
 
-    def draw_memory_text(self, stage: int, rows: int) -> Tensor:
-        """Token ids (rows, 1+N) from the memory of the domains before `stage`.
+    def draw_memory_text(self, stage: int, sequences: int) -> Tensor:
+        """Token ids (sequences, 1+N) from the memory of the domains before `stage`.
 
-        They are masked as in training. There are no rows where there is no memory.
+        They are masked as in training. There are no sequences where there is no memory.
         """
-        numbers = range(rows if self._has_memory(stage) else 0)
-        draw = Draw(domain="memory", memory=rows, number=2000)
+        numbers = range(sequences if self._has_memory(stage) else 0)
+        draw = Draw(domain="memory", memory=sequences, number=2000)
         return self.make_batch(stage, draw, 0, numbers).tokens
 
     def read_validation(
-        self, domain: int, rows: int, rank: int = 0, world: int = 1
+        self, domain: int, sequences: int, rank: int = 0, world: int = 1
     ) -> Iterator[Batch]:
-        """The validation text of a domain in batches of `rows`, this rank's share.
+        """The validation text of a domain in batches of `sequences`, this rank's share.
 
         The masks are the same for every model. `domain` is an index of `evaluated`. A probe is read
         as a domain that no model has met.
         """
         local_blocks = np.arange(rank, self.valid_blocks[domain], world)
-        return self.read_validation_blocks(domain, local_blocks, rows)
+        return self.read_validation_blocks(domain, local_blocks, sequences)
 
     def read_validation_blocks(
-        self, domain: int, blocks: NDArray[np.int64], rows: int
+        self, domain: int, blocks: NDArray[np.int64], sequences: int
     ) -> Iterator[Batch]:
-        """These blocks of the validation text of a domain in batches of `rows`."""
+        """These blocks of the validation text of a domain in batches of `sequences`."""
         mask_number = self._choose_mask_number(domain)
-        for start in range(0, len(blocks), rows):
-            part = blocks[start : start + rows]
+        for start in range(0, len(blocks), sequences):
+            part = blocks[start : start + sequences]
             domains = np.full(len(part), domain)
             text = self._copy_blocks(self._valid, domains, part)
             # no seed here: one set of masks for all seeds and methods
@@ -228,9 +230,9 @@ class Stream:
     def _draw_fresh(
         self, stage: int, source: str, key: tuple[int, ...], numbers: Integers
     ) -> tuple[Integers | int, Integers]:
-        """Domain and block of the rows that are not memory.
+        """Domain and block of the sequences that are not memory.
 
-        `numbers` count such rows since the phase began.
+        `numbers` count such sequences since the phase began.
         """
         if source == "new":
             return stage, self._domains[stage].draw(numbers, key)
@@ -247,21 +249,21 @@ class Stream:
         self,
         key: tuple[int, ...],
         step: int,
-        rows: Integers,
+        sequences: Integers,
         weights: NDArray[np.float64],
     ) -> tuple[Integers, Integers]:
-        """Domain and block of memory rows.
+        """Domain and block of memory sequences.
 
         The domain is drawn by `weights`, one for each earlier domain, a source of it by its
         weight, and the block uniformly.
         """
-        if not len(rows):
-            return rows, rows
+        if not len(sequences):
+            return sequences, sequences
         sums = np.cumsum(weights)
-        choices = draw_uniform(*key, 2, step, rows)
+        choices = draw_uniform(*key, 2, step, sequences)
         domains = np.searchsorted(sums / sums[-1], choices, side="right")
-        places = draw_uniform(*key, 3, step, rows)
-        blocks = np.empty(len(rows), dtype=np.int64)
+        places = draw_uniform(*key, 3, step, sequences)
+        blocks = np.empty(len(sequences), dtype=np.int64)
         for domain in set(domains.tolist()):
             is_of_domain = domains == domain
             blocks[is_of_domain] = self._domains[domain].remember(places[is_of_domain])
@@ -270,7 +272,7 @@ class Stream:
     def _cut_in_blocks(self, ids: NDArray[Any]) -> NDArray[Any]:
         """All blocks of a text (blocks, N).
 
-        They are a plain array, as cutting a row off a memory-mapped one takes longer.
+        They are a plain array, as cutting a sequence off a memory-mapped one takes longer.
         """
         end = len(ids) // self.length * self.length
         return np.asarray(ids)[:end].reshape(-1, self.length)
@@ -278,7 +280,7 @@ class Stream:
     def _cut_whole(self, ids: NDArray[Any]) -> NDArray[Any]:
         """All of a text in blocks (blocks, N), as `_cut_in_blocks`.
 
-        The last one goes back into the one before, so that no token is without a row.
+        The last one goes back into the one before, so that no token is without a sequence.
         """
         blocks = self._cut_in_blocks(ids)
         if len(ids) % self.length == 0:
@@ -294,7 +296,7 @@ class Stream:
         return text
 
     def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
-        """Rows of text as a batch.
+        """Sequences of text as a batch.
 
         `counters` are those of the random numbers that mask it. The `</s>` between documents is
         masked and predicted as other tokens are, unless documents are kept apart
@@ -307,8 +309,8 @@ class Stream:
         tokens = np.concatenate([begins, text], axis=1)
         if self.masked:
             count = count_predictions(self.length, self.masked)
-            row_bits = draw_bits(*counters)[:, None]
-            order = draw_bits(row_bits, columns)
+            sequence_bits = draw_bits(*counters)[:, None]
+            order = draw_bits(sequence_bits, columns)
             if self._separates_documents:
                 # what ends a document stays, so that the model can tell them apart
                 is_end = text == special.eos
@@ -316,9 +318,9 @@ class Stream:
             smallest = np.argpartition(order, count - 1, axis=1)[:, :count]
             places = np.sort(smallest, axis=1)
             targets = np.take_along_axis(text, places, axis=1)
-            fate = draw_uniform(row_bits, 5, places)
+            fate = draw_uniform(sequence_bits, 5, places)
             choices = self.corpus.token_count - 4
-            random_numbers = draw_uniform(row_bits, 6, places) * choices
+            random_numbers = draw_uniform(sequence_bits, 6, places) * choices
             random_tokens = 4 + random_numbers.astype(np.int64)
             corrupted = np.where(fate < 0.9, random_tokens, targets)
             corrupted = np.where(fate < 0.8, special.mask, corrupted)
@@ -332,6 +334,6 @@ class Stream:
             domains=torch.from_numpy(np.ascontiguousarray(domains)),
             positions=torch.from_numpy(positions),
             targets=torch.from_numpy(targets),
-            rows=len(text),
-            memory_rows=0,
+            global_size=len(text),
+            memory_sequences=0,
         )

@@ -47,7 +47,7 @@ class Toy(nn.Module):
         return F.cross_entropy(self(tokens, domains, positions).flatten(0, 1), targets.flatten())
 
 
-def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = None) -> Batch:
+def batch(pairs: dict[str, list[int]], memory_sequences: int = 0, of: int | None = None) -> Batch:
     """The rows of `pairs` (tokens and targets, one each a row), the last of them from memory, of a
     batch of `of`.
     """
@@ -59,8 +59,8 @@ def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = No
         domains=zeros,
         positions=zeros.unsqueeze(1),
         targets=targets,
-        rows=of or rows,
-        memory_rows=memory_rows,
+        global_size=of or rows,
+        memory_sequences=memory_sequences,
     )
 
 
@@ -93,7 +93,7 @@ def stage(index: int) -> Stage:
         learning_rate=1e-3,
         seed=0,
         build=refuse,
-        memory_rows=refuse,
+        memory_sequences=refuse,
         previous=refuse,
         stream_info=StreamInfo(stages=3, size=size, budget=3.0),
     )

@@ -8,8 +8,8 @@ A `Network` is one view of the weights of every architecture, so that whoever wo
 once. Its matrices are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D
 is transposed, and a matrix that several maps share counts as several.
 
-Shapes: B rows, T columns of a row as the network sees it, D hidden size, F feed-forward size, V
-vocabulary, C classes.
+Shapes: B sequences, T tokens per sequence as the network sees it, D hidden size, F feed-forward
+size, V vocabulary, C classes.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ class Architecture:
         return nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
     def count_positions(self, config: Any) -> int:
-        """The number of columns of a row that there are positions for."""
+        """The longest sequence, in tokens, that there are positions for."""
         return config.max_position_embeddings
 
     @property

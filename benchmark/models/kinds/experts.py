@@ -11,8 +11,8 @@ in its weights and in its logits, so that two experts compute at first what the 
 this ends: where a token's two best are now an expert and its copy, it loses what the other expert
 gave.)
 
-Shapes: B rows, T columns of a row, D hidden size, F what goes into the activation, E experts, N = B
-T tokens.
+Shapes: B sequences, T tokens per sequence, D hidden size, F what goes into the activation, E
+experts, N = B T tokens.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ of queries and values only. That is too little here: with queries, keys and valu
 stream ends at an average perplexity of 113 instead of 90, rank 8, mean of two seeds at 800 steps a
 stage.) The first domain is the model itself. Each later one has its own A and B over it.
 
-Shapes: B rows, T columns of a row, K predicted positions a row, D hidden size, V_text vocabulary.
+Shapes: B sequences, T tokens per sequence, K predicted positions per sequence, D hidden size,
+V_text vocabulary.
 """
 
 from __future__ import annotations

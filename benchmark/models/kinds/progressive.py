@@ -6,8 +6,8 @@ language model with its own embeddings and head, and x_i^k = h_i^k + sum_{j<k} U
 into layer i of column k, where h_i^j is what layer i - 1 of column j put out (level 0: its
 embeddings; level L: what its final norm and its head get).
 
-Shapes: B rows, T columns of a row (tokens, not networks), K predicted positions a row, D hidden
-size, L layers, V_text vocabulary.
+Shapes: B sequences, T tokens per sequence, K predicted positions per sequence, D hidden size, L
+layers, V_text vocabulary.
 """
 
 from __future__ import annotations

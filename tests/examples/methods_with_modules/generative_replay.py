@@ -27,7 +27,7 @@ class GenerativeReplay(LifelongMethod):
         )
         return [Phase("adapt", sources=(new, own))]
 
-    def make_rows(self, shape, generator):
+    def make_sequences(self, shape, generator):
         import torch
 
         rows, length = shape
