@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -113,11 +113,14 @@ def describe(plan: Plan) -> list[str]:
                 if value and key not in UNSAID:
                     words.append(f"{key} {value}")
             jobs = _divide(wave.kind, request, units)
-            noun = "job" if len(jobs) == 1 else "jobs"
-            lines.append(f"  {wave.kind}: {len(jobs)} {noun}, {', '.join(words)}")
+            lines.append(f"  {wave.kind}: {_count_jobs(jobs)}, {', '.join(words)}")
             if plan.names_units:
                 lines += [f"    {unit.name}" for unit in units]
     return lines
+
+
+def _count_jobs(jobs: Sized) -> str:
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
 def _list_parameters(kind: Kind, request: Slurm, units: Iterable[Unit]) -> dict[str, Any]:
@@ -280,7 +283,9 @@ class Submission:
                 if kind == "train":
                     self._untrained |= {unit.config.id for task in tasks for unit in task}
                 cure = _name_cure(str(error), kind)
-                self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}; {cure}")
+                self.refused.append(
+                    f"{_count_jobs(tasks)} ({tasks[0][0].name}, ...): {error}; {cure}"
+                )
                 return  # others may ask for what there is
             tasks = tasks[self._largest :]
 
@@ -345,7 +350,7 @@ class Submission:
         order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
         if len(dependencies) > 3:
             order += f" and {len(dependencies) - 3} more"
-        print(f"{id}  {kind}: {len(tasks)} jobs ({tasks[0][0].name}, ...){order}")
+        print(f"{id}  {kind}: {_count_jobs(tasks)} ({tasks[0][0].name}, ...){order}")
 
     def _name_jobs(self, kind: Kind) -> str:
         return f"{self.plan.suite.name}:{kind}:{_make_tag(self.folder)}"
