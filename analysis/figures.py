@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -32,6 +32,10 @@ from analysis.study import Study
 from analysis.tables import escape_latex
 
 SMALL = 7.0  # points: what stands beside lines and in cells
+EDGE = 0.1  # inches that files have around a figure
+LEAST = 5.0  # points: what can be read on paper
+COLUMN = 3.3  # inches: a column of a paper of two
+WIDEST = COLUMN * SMALL / LEAST  # inches of a figure that can be read in a column
 TEXT = 8.0  # labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
 CLAIMED = ("ER", "ELLE")  # rows that have a colour in any case
@@ -50,6 +54,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.title_fontsize": TEXT,
     "legend.handlelength": 3.0,
     "savefig.bbox": "tight",
+    "savefig.pad_inches": EDGE,
     "savefig.facecolor": "white",
 }
 Style = dict[str, Any]
@@ -81,12 +86,32 @@ class CaptionedFigure(Figure):
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as files, what it shows in words, and sentences for its caption."""
+    """A figure as files, what it shows in words, and sentences for its caption.
+
+    `width` is that of the files, in inches.
+    """
 
     pdf: bytes
     png: bytes
+    width: float
     description: str
     sentences: str
+
+    def to_files(self, name: str, label: str, caption: str) -> dict[str, bytes]:
+        """PDF, PNG, and LaTeX with the whole caption.
+
+        What is too wide for a column of a paper goes over two.
+        """
+        environment = "figure" if self.width <= WIDEST else "figure*"
+        whole = f"{caption} {self.sentences}".strip()
+        latex = f"""\\begin{{{environment}}}[t]
+\\centering
+\\includegraphics[width=\\linewidth]{{{name}.pdf}}
+\\caption{{{escape_latex(whole)}}}
+\\label{{{label}}}
+\\end{{{environment}}}
+"""
+        return {"pdf": self.pdf, "png": self.png, "tex": latex.encode()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +120,6 @@ class FigureExhibit(Exhibit):
 
     The paper prints no numbers for its figures, so that all are ours.
     """
-
-    environment: ClassVar[str] = "figure"  # in LaTeX
 
     def _draw(self, study: Study) -> CaptionedFigure:
         """The figure of the suites that it shows, drawn under `style`."""
@@ -110,17 +133,6 @@ class FigureExhibit(Exhibit):
     def render(self, study: Study) -> Picture:
         with style():
             return make_picture(self.draw(study))
-
-    def write_latex(self, study: Study, sentences: str) -> str:
-        """A figure environment with the PDF and its whole caption."""
-        caption = f"{self.describe(self.select(study))} {sentences}".strip()
-        return f"""\\begin{{{self.environment}}}[t]
-\\centering
-\\includegraphics[width=\\linewidth]{{{self.name}.pdf}}
-\\caption{{{escape_latex(caption)}}}
-\\label{{{self.label}}}
-\\end{{{self.environment}}}
-"""
 
 
 def describe(figure: CaptionedFigure) -> str:
@@ -163,7 +175,8 @@ def make_picture(figure: CaptionedFigure) -> Picture:
     figure.set_layout_engine("none")  # panels stand where they are
     png_metadata = {"Software": None, "Description": description}
     figure.savefig(png, format="png", dpi=160, metadata=png_metadata)
-    return Picture(pdf.getvalue(), png.getvalue(), description, figure.sentences)
+    width = figure.get_tightbbox().width + 2 * EDGE
+    return Picture(pdf.getvalue(), png.getvalue(), width, description, figure.sentences)
 
 
 def assign_colours(study: Study) -> dict[str, str]:

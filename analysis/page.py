@@ -306,8 +306,8 @@ def render(
             tables.append((table.shown, beside.shown))
         elif isinstance(exhibit, FigureExhibit) and not only_tables:
             picture = exhibit.render(study)
-            latex = exhibit.write_latex(study, picture.sentences).encode()
-            rendered[exhibit.name] = {"pdf": picture.pdf, "png": picture.png, "tex": latex}
+            caption = exhibit.describe(exhibit.select(study))
+            rendered[exhibit.name] = picture.to_files(exhibit.name, exhibit.label, caption)
             pictures.append((exhibit, picture))
     scorecard = None
     if study.runs and study.paper:
