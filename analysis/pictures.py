@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,12 @@ from analysis.study import Study, select_measure
 from benchmark.settings.names import make_slug
 
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
-WIDEST = 11.0  # inches of panels beside each other
+MOST = 6  # rows of a matrix figure, of which a column of a paper has room for the numbers
 DARK = 0.53  # of the scale: from here on white is read better than black
-CELL = 0.37  # inches that a cell with a number is wide
-PANEL = 3.4  # inches of a side of a matrix that shows colours alone
+CELL = 0.27  # inches of a number in a cell
+TITLE = 0.9  # inches of a panel whose matrix is narrower than its title
+LABELS = 0.9  # inches beside the panels
+PANEL = 1.6  # inches of the height of a matrix that shows colours alone
 SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 
 
@@ -34,15 +36,19 @@ SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 class MatrixFigure(FigureExhibit):
     """The perplexity of every domain and probe after every stage, mean over seeds.
 
-    A panel is a row, and all have one scale. Where seeds meet the domains in different orders
-    columns are the domains' places, as lines are. Where runs begin with a start model its own
-    perplexities are the first line.
+    A panel is a row, and all have one scale. Of more than MOST rows those named in `rows` are
+    drawn, and others up to MOST by the order in which they get colours. Where seeds meet the
+    domains in different orders columns are the domains' places, as lines are. Where runs begin with
+    a start model its own perplexities are the first line.
     """
 
-    environment: ClassVar[str] = "figure*"  # in one column its numbers are too small to read
+    rows: tuple[str, ...] = ()
 
     def _draw(self, study: Study) -> CaptionedFigure:
-        matrices = [matrix for part in study.parts for matrix in self._make_matrices(part)]
+        rows_of_parts = [(part, self._choose_rows(part)) for part in study.parts]
+        matrices = [
+            matrix for part, rows in rows_of_parts for matrix in self._make_matrices(part, rows)
+        ]
         values = []
         for _, matrix in matrices:
             entries = matrix.to_numpy()
@@ -51,8 +57,8 @@ class MatrixFigure(FigureExhibit):
         if not numbers.size:
             return figures.make_empty_figure("no finished stage yet")
         columns = max(matrix.shape[1] for _, matrix in matrices)
-        lines = max(matrix.shape[0] for _, matrix in matrices)
-        across, figure, axes = _make_matrix_panels(len(matrices), lines, columns)
+        has_numbers = columns <= figures.FEW
+        across, figure, axes = _make_matrix_panels(matrices)
         lowest = numbers.min()
         highest = min(numbers.max(), 10 * lowest)
         scale = LogNorm(lowest, highest)
@@ -64,34 +70,47 @@ class MatrixFigure(FigureExhibit):
             has_texts = place >= bottom or bool(study.suites[1:])
             has_stages = place % across == 0 or not alike
             _draw_matrix(axis, matrix, scale, has_texts, has_stages)
-            axis.set_title(row, pad=3)
+            letters = int(axis.get_window_extent().width / figure.dpi / figures.LETTER)
+            axis.set_title(textwrap.fill(row, letters), pad=3)
         for axis in flat[len(matrices) :]:
             axis.set_axis_off()
         for line in axes:
             line[0].set_ylabel("after")
-        bar = figure.colorbar(
-            ScalarMappable(scale, f"{COLOURS}_r"),
-            ax=flat,
-            label="Perplexity (log)",
-            ticks=np.geomspace(lowest, highest, 4),
-            extend="max" if scale.vmax < numbers.max() else "neither",
-            anchor=(0, 1),
-            shrink=min(1, 2.5 / figure.get_figheight()),
-        )
-        bar.ax.yaxis.set_minor_locator(NullLocator())
-        bar.ax.yaxis.set_major_formatter(lambda value, _: figures.shorten_number(value))
-        if columns <= figures.FEW:
+        if has_numbers:
             figure.set_label(_describe_last_stage(matrices))
+        else:
+            _add_bar(figure, flat, scale, is_cut=scale.vmax < numbers.max())
+        shown = {row for row, _ in matrices}
+        left_out = dict.fromkeys(run.row for run in study.runs if run.row not in shown)
+        where = ""
+        if left_out:
+            where = f"Left out: {', '.join(left_out)}. The records have the numbers of all rows"
         return finish(
             figure,
             _describe_colours(study),
-            figures.describe_texts(study, study.suites),
+            where,
+            figures.describe_texts(study, study.suites, [*shown]),
         )
 
-    def _make_matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The numbers that a panel shows of each row: a line a stage, a column a text."""
+    def _choose_rows(self, part: Study) -> list[str]:
+        """The rows of a suite that are drawn, in its order."""
+        rows = list(dict.fromkeys(run.row for run in part.runs))
+        if len(rows) <= MOST:
+            return rows
+        slugs = [make_slug(row) for row in self.rows]
+        named = [row for row in rows if make_slug(row) in slugs]
+        # what is trained on all text at once has one line of numbers
+        others = [row for row in figures.assign_colours(part) if row not in part.pooled]
+        ranked = dict.fromkeys([*named, *others, *rows])
+        chosen = [row for row in ranked if row in rows][:MOST]
+        return [row for row in rows if row in chosen]
+
+    def _make_matrices(
+        self, part: Study, rows: Sequence[str]
+    ) -> Iterator[tuple[str, pd.DataFrame]]:
+        """The numbers that a panel shows of each of `rows`: a line a stage, a column a text."""
         titles = part.stage_titles
-        for row in dict.fromkeys(run.row for run in part.runs):
+        for row in rows:
             runs = [run for run in part.runs if run.row == row]
             first = runs[0]
             stages = ["start", *titles] if first.start else titles
@@ -108,24 +127,38 @@ class MatrixFigure(FigureExhibit):
 
 
 def _make_matrix_panels(
-    count: int, lines: int, columns: int
+    matrices: Sequence[tuple[str, pd.DataFrame]],
 ) -> tuple[int, CaptionedFigure, list[list[Axes]]]:
-    """How many panels stand beside each other, the figure, and its panels for `count` matrices."""
-    width = PANEL
+    """How many panels stand beside each other, the figure, and its panels."""
+    count = len(matrices)
+    columns = max(matrix.shape[1] for _, matrix in matrices)
+    lines = max(matrix.shape[0] for _, matrix in matrices)
+    widest = figures.WIDEST - 2 * figures.EDGE
+    across = min(count, 2)
     height = PANEL
     if columns <= figures.FEW:
-        width = 0.2 + CELL * columns
-        height = 0.3 + 0.22 * lines
-    most = min(count, max(1, int(WIDEST // width)))
-
-    def count_empty_places(across: int) -> int:
-        return math.ceil(count / across) * across - count
-
-    # the widest of the grids with fewest empty places, but not below half of the widest of all
-    across = min(range(most, most // 2, -1), key=count_empty_places)
-    figure, axes = make_panels(math.ceil(count / across), across, width, height)
+        across = min(count, max(1, int((widest - LABELS) / max(CELL * columns, TITLE))))
+        height = 0.2 * (lines + 1)
+    figure, axes = make_panels(math.ceil(count / across), across, widest / across, height)
+    longest = max(len(text) for _, matrix in matrices for text in matrix.columns)
+    figure.set_figheight(figure.get_figheight() + longest * figures.LETTER)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
     return across, figure, axes
+
+
+def _add_bar(figure: CaptionedFigure, axes: Sequence[Axes], scale: LogNorm, is_cut: bool) -> None:
+    """Add the scale of colours, where no cell has a number."""
+    bar = figure.colorbar(
+        ScalarMappable(scale, f"{COLOURS}_r"),
+        ax=axes,
+        label="Perplexity (log)",
+        ticks=scale.inverse(np.linspace(0, 1, 4)),
+        extend="max" if is_cut else "neither",
+        anchor=(0, 1),
+        shrink=min(1, 2.5 / figure.get_figheight()),
+    )
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.ax.yaxis.set_major_formatter(lambda value, _: figures.shorten_number(value))
 
 
 def _describe_last_stage(matrices: Sequence[tuple[str, pd.DataFrame]]) -> str:
@@ -144,9 +177,10 @@ def _describe_colours(study: Study) -> str:
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     average = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
     return (
-        f"Numbers are perplexities, {average}. Lines: after which stage. Columns: on which text. "
+        f"Numbers are perplexities, {average}. Lower is better. "
+        "Lines: after which stage. Columns: on which text. "
         "A frame marks the stage's own domain. A higher number below a frame is forgetting. "
-        "Colours are the same in all panels, logarithmic, over a factor of ten at most"
+        "Darker is higher, on one logarithmic scale for all panels, over a factor of ten at most"
     )
 
 
@@ -170,7 +204,7 @@ def _draw_matrix(
         cmap=f"{COLOURS}_r",
         annot=matrix.map(figures.shorten_number) if has_numbers else None,
         fmt="",
-        annot_kws={"fontsize": 6},
+        annot_kws={"fontsize": figures.SMALL},
         cbar=False,
         xticklabels=step if has_texts else False,
         yticklabels=step if has_stages else False,

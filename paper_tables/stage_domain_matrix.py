@@ -9,4 +9,5 @@ EXHIBIT = MatrixFigure(
     label="fig:stage_domain_matrix",
     caption="Perplexity on each domain after each stage.",
     blocks={},
+    rows=("Naive", "ER", "PNN", "ELLE", "ELLE (exact)"),
 )
