@@ -53,6 +53,7 @@ class TrendFigure(FigureExhibit):
         height = 2.6 + 0.05 * longest
         figure, axes = make_panels(len(parts), len(self.metrics), self.width, height)
         ends = []
+        has_starts = False
         is_cut = False
         for part, line in zip(parts, axes, strict=True):
             points = evaluations[evaluations["suite"] == part.suite]
@@ -72,21 +73,21 @@ class TrendFigure(FigureExhibit):
                 for row, (charged, mean) in zip(last.index, last_points, strict=True):
                     points_of_rows[row] = (charged, mean)
                 ends.append((axis, points_of_rows))
-                if means["mean"].max() > axis.get_ylim()[1]:
-                    is_cut = True
+                has_starts |= bool((means["phase"] == "start").any())
+                is_cut |= bool(means["mean"].max() > axis.get_ylim()[1])
             if len(parts) > 1:
                 line[0].set_title(self.choose_heading(part), loc="left")
         figure.draw_without_rendering()  # names need the height of panels
         for axis, points_of_rows in ends:
             figures.name_ends(axis, points_of_rows, labels, style_of)
-        cut = (
-            "A hollow circle is the value before a stage's first step. It is left out where it is "
-            "above the panel"
-        )
+        starts = "A hollow circle is the value before a stage's first step" if has_starts else ""
+        cut = "It is left out where it is above the panel" if is_cut and has_starts else ""
         return finish(
             figure,
+            "Lower is better",
             text,
-            cut if is_cut else "",
+            starts,
+            cut,
             figures.describe_grey(style_of),
             figures.describe_texts(study, study.suites, [*style_of]),
         )
@@ -112,50 +113,7 @@ def _draw_trend(
     within = means[means["learned"]] if means["learned"].any() else means
     limits = (within["low"].min(), within["high"].max())
     for (_, row), line in means.groupby(level=["row_index", "row"]):
-        style = style_of[str(row)]
-        colour = style["color"]
-        is_grey = colour == figures.GREY
-        order = 2 - is_grey
-        ends = np.flatnonzero(line["is_end"])[::-1]
-        ends = ends[:: figures.find_label_step(len(ends))].tolist()
-        charged = line["charged"]
-        mean = line["mean"]
-        is_start = line["phase"] == "start"
-        # a line breaks where a stage begins, and an open mark is what growth has left there
-        inside = mean.where(mean.between(*limits) & ~is_start)
-        starts = line[is_start & mean.between(*limits)]
-        if len(starts):  # of no marks, a panel has no size
-            axis.plot(
-                starts["charged"],
-                starts["mean"],
-                "o",
-                color=colour,
-                markersize=3,
-                markerfacecolor="white",
-                zorder=order,
-                clip_on=False,
-            )
-        # the last marker stands on the panel's edge
-        axis.plot(
-            charged,
-            inside,
-            label=f"_{row}",
-            markevery=ends,
-            zorder=order,
-            clip_on=False,
-            **style,
-        )
-        if not is_grey:
-            # right after growth seeds lie far apart, and would cover the rest
-            steps = line[line["phase"] != "start"]
-            axis.fill_between(
-                steps["charged"],
-                steps["low"],
-                steps["high"],
-                color=colour,
-                alpha=0.15,
-                linewidth=0,
-            )
+        _draw_row(axis, str(row), line, limits, style_of[str(row)])
     scale_y(axis, metric, limits)
     scale = axis.yaxis.get_transform()
     low, high = scale.transform(limits)
@@ -166,6 +124,53 @@ def _draw_trend(
     least = 0 if metric is AP else amounts.min()
     axis.set_xlim(least, amounts.max())
     return means
+
+
+def _draw_row(
+    axis: Axes, row: str, means: pd.DataFrame, limits: tuple[float, float], style: Style
+) -> None:
+    """Draw the means of one row within `limits`, and its range over seeds.
+
+    Line and band break where a stage begins, and an open mark is what growth has left there. They
+    join the ends of stages of which nothing else was measured after the first step.
+    """
+    colour = style["color"]
+    is_grey = colour == figures.GREY
+    order = 2 - is_grey
+    is_start = means["phase"] == "start"
+    starts = means[is_start & means["mean"].between(*limits)]
+    if len(starts):  # of no marks, a panel has no size
+        axis.plot(
+            starts["charged"],
+            starts["mean"],
+            "o",
+            color=colour,
+            markersize=3,
+            markerfacecolor="white",
+            zorder=order,
+            clip_on=False,
+        )
+    counts = (~is_start).groupby(level="stage").transform("sum")
+    line = means[~is_start | (counts > 1)]
+    charged = line["charged"]
+    ends = np.flatnonzero(line["is_end"])[::-1]
+    ends = ends[:: figures.find_label_step(len(ends))].tolist()
+    spread = line[["mean", "low", "high"]].where(line["phase"] != "start")
+    # the last marker stands on the panel's edge
+    axis.plot(
+        charged,
+        spread["mean"].where(spread["mean"].between(*limits)),
+        label=f"_{row}",
+        markevery=ends,
+        zorder=order,
+        clip_on=False,
+        **style,
+    )
+    if not is_grey:
+        # right after growth seeds lie far apart, and would cover the rest
+        axis.fill_between(
+            charged, spread["low"], spread["high"], color=colour, alpha=0.15, linewidth=0
+        )
 
 
 def _mark_stages(axis: Axes, part: Study) -> None:

@@ -80,7 +80,7 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
         )
         np.testing.assert_allclose(line.get_ydata(), seeds.mean(0)[:, 0])
         np.testing.assert_allclose(line.get_xdata(), seeds.mean(0)[:, 1])
-        bands = [band.get_paths()[0].vertices for band in axis.collections]
+        bands = [path.vertices for band in axis.collections for path in band.get_paths()]
         assert any(np.isclose(band[:, 1].max(), seeds[:, :, 0].max()) for band in bands)
 
 
@@ -107,6 +107,27 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     says = re.search(rf"(?i)\b{spread}: .*\blowest\b.*\bhighest\b", said(figure))
     assert bool(says) == (seeds > 1)
     assert (" 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
+
+
+@pytest.mark.parametrize("evaluations", [1, 4])
+def test_a_line_joins_the_ends_of_stages_of_which_nothing_else_is_known(tmp_path, evaluations):
+    """Oracle: by hand: of five stages with one evaluation each five joined points, of stages with
+    four five pieces. Each stage also has a value before its first step.
+    """
+    study = synthetic.study(tmp_path, evaluations=evaluations, seeds=2, scores=False)
+    for stage in (stage for run in study.runs for stage in run.stages):
+        first = next(line for line in stage if isinstance(line, EvaluationLine))
+        begin = structs.replace(first, step=0, phase="start")
+        stage.insert(stage.index(first), begin)
+    figure = synthetic.load("trend_main").draw(Study("demo", study.runs))
+    axis = figure.axes[0]
+    line = next(line for line in axis.lines if line.get_label() == "_ER")
+    is_known = np.isfinite(np.asarray(line.get_ydata(), float))
+    assert is_known.sum() == 5 * evaluations
+    pieces = int(is_known[0]) + np.count_nonzero(np.diff(is_known.astype(int)) == 1)
+    assert pieces == (1 if evaluations == 1 else 5)
+    assert len(axis.collections[0].get_paths()) == pieces, "the band breaks where the line does"
+    assert "hollow circle" in said(figure)
 
 
 def named(axis: Any) -> list[str]:
@@ -305,6 +326,18 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
         assert exhibit.render(study) == first
     assert b"/FontFile2" in first.pdf and b"/Type3" not in first.pdf
     assert b"/CreationDate" not in first.pdf
+
+
+def test_a_wide_figure_goes_over_both_columns_of_a_paper(study):
+    """Oracle: LaTeX's `figure*` for two panels with names, which are above 4.6 inches wide, the
+    page of the PDF, and the caption with its sentences.
+    """
+    picture = catalogue.load("trend_main").render(study)  # type: ignore[attr-defined]
+    latex = picture.to_files("name", "fig:name", "What it is.")["tex"].decode()
+    assert latex.startswith("\\begin{figure*}[t]") and latex.endswith("\\end{figure*}\n")
+    assert "What it is. Lower is better. Mean of 2 seeds" in latex
+    found = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ", picture.pdf)
+    assert found and picture.width == pytest.approx(float(found[1]) / 72, abs=0.05)
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
