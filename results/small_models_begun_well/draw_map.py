@@ -5,13 +5,14 @@ Left growth over ER that is as large from the start, right over ER that stays sm
 FLOPs and against the tokens per parameter that the budget gives the model that does not grow. Bars
 are `compare_rows.py`'s 95% intervals. On the left the least budget is left out, as its batches were
 too large for large models, and 237 thousand parameters, which end above smaller sizes at their own
-best rate (plan.md). Open marks are of ELLE with the earlier noise, where it was not trained again.
+best rate (plan.md).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 from compare_rows import HERE, MAP, SIZES, Change, compare, open_suites
@@ -19,41 +20,83 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
-from analysis.figures import COLOURS, CaptionedFigure, make_picture, style
+from analysis.figures import (
+    COLOURS,
+    SMALL,
+    CaptionedFigure,
+    make_picture,
+    name_ends,
+    shorten_number,
+    style,
+)
 from analysis.study import Study
 from benchmark.ledger.archive import read_archives
 
 LEAST, LARGEST = "map_sixteenth", "237k"
-HOFFMANN = 20  # tokens per parameter of the best size for a budget (Hoffmann et al. 2022)
-METHODS = {"ELLE, to {}": "ELLE", "ELLE (exact), to {}": "growth that keeps the function"}
-OLDER = ("map_four", "million")  # where ELLE was not trained again with the noise of now
+METHODS = {
+    "ELLE, to {}": "ELLE",
+    "ELLE (exact), to {}": "ELLE (exact): growing keeps all predictions",
+}
+METHOD_COLOURS = [*COLOURS][: len(METHODS)]
 MARKERS = dict(zip(SIZES, ("o", "s", "^", "D"), strict=True))
+CAPTION = (
+    "How much growing changes the final AP at equal FLOPs, compared with ER (experience replay) of "
+    "the same final size from its first step (left) and with ER that stays at 13 thousand "
+    "parameters (right). Models grow to the size that is written beside each line, with its last "
+    "change in percent. Those that end at one million begin at 240 thousand, as does their ER. "
+    "Below zero growing is better. Marks are geometric means over six seeds. Bars are 95% "
+    "confidence intervals. ELLE has a tenth of its noise in its last points, with 6.1e12 FLOPs and "
+    "at one million. Left out on the left: 237 thousand and the least budget, where large models "
+    "are not at their best."
+)
+
+
+@dataclass(frozen=True)
+class PlottedLine:
+    """A row's line, with its last point: tokens per parameter, and the change in percent."""
+
+    row: str
+    label: str
+    colour: str
+    tokens: float
+    change: float
 
 
 def main() -> None:
     studies = open_suites(read_archives(HERE), (*MAP, "million"))
     with style():
-        figure = CaptionedFigure(figsize=(7.4, 3.9), layout="constrained")
+        figure = CaptionedFigure(figsize=(8.4, 3.9), layout="constrained")
         axes = figure.subplots(1, 2)
         some = {name: studies[name] for name in studies if name != LEAST}
-        draw_changes(
-            axes[0], some, ["ER, {} from the start"], [size for size in SIZES if size != LARGEST]
+        sizes = [size for size in SIZES if size != LARGEST]
+        lines = [
+            draw_changes(axes[0], some, ["ER, {} from the start"], sizes),
+            draw_changes(axes[1], studies, ["ER, 13k", "ER, 230k"], SIZES),
+        ]
+        axes[0].set_title(
+            "Growing, compared with a model\nthat has the final size from its first step"
         )
-        draw_changes(axes[1], studies, ["ER, 13k", "ER, 230k"], SIZES)
-        axes[0].set_title("Growing, compared with a model\nthat is large from the start")
-        axes[1].set_title("Growing, compared with a model\nthat stays small")
-        axes[0].axvline(HOFFMANN, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-        figure.legend(*name_lines(), ncols=4, loc="outside lower center", fontsize="small")
-        (HERE / "map.png").write_bytes(make_picture(figure).png)
+        axes[1].set_title(
+            "Growing, compared with a model\nthat keeps the small size to its last step"
+        )
+        handles = [Line2D([], [], color=colour) for colour in METHOD_COLOURS]
+        figure.legend(handles, METHODS.values(), ncols=2, loc="outside lower center")
+        figure.draw_without_rendering()  # names need the height of panels
+        for axis, panel_lines, side in zip(axes, lines, ("right", "left"), strict=True):
+            name_lines(axis, panel_lines, side)
+        files = make_picture(figure).to_files("map", "fig:map", CAPTION)
+    for suffix, content in files.items():
+        (HERE / f"map.{suffix}").write_bytes(content)
 
 
 def draw_changes(
     axis: Axes, studies: Mapping[str, Study], besides: Sequence[str], last_sizes: Sequence[str]
-) -> None:
-    """The change of AP against tokens a parameter of the row in `besides` that a study has, a line
-    for each method and last size.
+) -> list[PlottedLine]:
+    """The change of AP, in percent, against tokens per parameter of the row in `besides` that a
+    study has, a line for each method and last size.
     """
-    for (row, method), colour in zip(METHODS.items(), COLOURS, strict=False):
+    lines = []
+    for row, colour in zip(METHODS, METHOD_COLOURS, strict=True):
         for size in last_sizes:
             points = [
                 (count_tokens(study, change.ap.index, beside.format(size)), change)
@@ -61,43 +104,59 @@ def draw_changes(
                 if (change := compare(study, row.format(size), beside.format(size)))
             ]
             if points:
-                draw_line(axis, points, colour, MARKERS[size])
-                older = [
-                    (tokens, change)
-                    for tokens, change in points
-                    if method == "ELLE" and change.suite in OLDER
-                ]
-                for tokens, change in older:
-                    axis.plot(
-                        tokens,
-                        change.mean,
-                        MARKERS[size],
-                        color=colour,
-                        mfc="white",
-                        ms=4,
-                        zorder=9,
-                    )
+                tokens, mean = draw_line(axis, points, colour, MARKERS[size])
+                lines.append(PlottedLine(row.format(size), f"to {size}:", colour, tokens, mean))
     axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.yaxis.set_major_formatter(PercentFormatter(100, decimals=0))
     axis.set_xlabel("tokens per parameter of the model that does not grow")
-    axis.set_ylabel("change of final AP by growing")
+    axis.set_ylabel("change of final AP by growing (lower is better)")
+    return lines
 
 
-def draw_line(axis: Axes, points: list[tuple[float, Change]], colour: str, marker: str) -> None:
+def draw_line(
+    axis: Axes, points: list[tuple[float, Change]], colour: str, marker: str
+) -> tuple[float, float]:
+    """Draw a line, and return its last point."""
     points = sorted(points, key=lambda point: point[0])
-    means = [change.mean for _, change in points]
-    ends = [
-        [change.mean - change.low for _, change in points],
-        [change.high - change.mean for _, change in points],
-    ]
     tokens = [count for count, _ in points]
+    means = [100 * change.mean for _, change in points]
+    ends = [
+        [100 * (change.mean - change.low) for _, change in points],
+        [100 * (change.high - change.mean) for _, change in points],
+    ]
     axis.errorbar(
         tokens, means, ends, color=colour, marker=marker, markersize=4, linewidth=1, elinewidth=0.8
     )
+    return tokens[-1], means[-1]
+
+
+def name_lines(axis: Axes, lines: Sequence[PlottedLine], side: str) -> None:
+    """Write beside each line the size that its models end with, and the last change in percent.
+
+    A line that ends before others has its name there, on one `side` of its last mark.
+    """
+    edge = max(line.tokens for line in lines)
+    last = [line for line in lines if line.tokens == edge]
+    ends = {line.row: (line.tokens, line.change) for line in last}
+    labels = {line.row: line.label for line in last}
+    styles = {line.row: {"color": line.colour} for line in last}
+    name_ends(axis, ends, labels, styles)
+    for line in lines:
+        if line not in last:
+            axis.annotate(
+                f"{line.label} {shorten_number(line.change)}",
+                (line.tokens, line.change),
+                (6 if side == "right" else -6, 0),
+                textcoords="offset points",
+                ha="left" if side == "right" else "right",
+                va="center",
+                color=line.colour,
+                fontsize=SMALL,
+            )
 
 
 def count_tokens(study: Study, seeds: pd.Index, row: str) -> float:
@@ -105,17 +164,6 @@ def count_tokens(study: Study, seeds: pd.Index, row: str) -> float:
     runs = study.ends[(study.ends["row"] == row) & study.ends["seed"].isin(seeds)]
     parameters = study.stages.loc[study.stages["row"] == row, "parameters"].max()
     return float(runs.groupby("seed")["tokens"].max().mean() / parameters)
-
-
-def name_lines() -> tuple[list[Line2D], list[str]]:
-    """Handles and names of the legend: a colour a method, a mark a size."""
-    methods = [Line2D([], [], color=colour) for colour, _ in zip(COLOURS, METHODS, strict=False)]
-    sizes = [
-        Line2D([], [], color="0.3", marker=marker, linestyle="") for marker in MARKERS.values()
-    ]
-    names = [f"to {size} parameters" for size in SIZES]
-    older = Line2D([], [], color=next(iter(COLOURS)), marker="o", mfc="white", linestyle="")
-    return [*methods, *sizes, older], [*METHODS.values(), *names, "ELLE with a tenth of the noise"]
 
 
 if __name__ == "__main__":
