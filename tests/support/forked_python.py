@@ -155,7 +155,7 @@ def run_for(client: socket.socket) -> int:
 def become_python(
     folder: str, arguments: list[str], environment: dict[str, str], descriptors: list[int]
 ) -> NoReturn:
-    """Run `python ARGUMENTS` in this process: a script, or a module after -m."""
+    """Run `python ARGUMENTS` in this process: a script, a module after -m, or a text after -c."""
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
         os.close(descriptor)
@@ -169,10 +169,16 @@ def become_python(
     os.environ.clear()
     os.environ.update(environment)
     sys.path[1:1] = [entry for entry in environment.get("PYTHONPATH", "").split(":") if entry]
+    run: Callable[..., Any]
     if arguments[0] == "-m":
         arguments = arguments[1:]
         sys.path[0] = folder
         run = functools.partial(runpy.run_module, arguments[0], alter_sys=True)
+    elif arguments[0] == "-c":
+        text = arguments[1]
+        arguments = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        run = functools.partial(run_text, text)
     else:
         sys.path[0] = str(Path(arguments[0]).resolve().parent)
         run = functools.partial(runpy.run_path, arguments[0])
@@ -184,6 +190,11 @@ def become_python(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def run_text(text: str, run_name: str) -> None:
+    """Run a program that stood on a command line."""
+    exec(text, {"__name__": run_name})
 
 
 def run_main(run: Callable[..., Any]) -> int:
