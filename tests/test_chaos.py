@@ -27,7 +27,7 @@ def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
-    tmp_path: Path, monkeypatch
+    tiny_folder: Path, monkeypatch
 ) -> None:
     """Oracle: the folder of a stage that nobody disturbed, which has none."""
     unlink = Path.unlink
@@ -37,7 +37,7 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
             raise KeyboardInterrupt  # as good as a kill, as the stage is over but for this
         unlink(path, missing_ok)
 
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     config = tiny.make_config(checkpoint_seconds=1e-9)  # one after each step
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "unlink", killed)

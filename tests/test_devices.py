@@ -58,7 +58,7 @@ def trained(
     config = tiny.make_config(evaluations=1, max_grad_norm=CLIP.get(name)).model_copy(
         update={"budget": budget, "options": OPTIONS.get(name, {})}
     )
-    run = tiny.make_run(config, world.device.type)
+    run = tiny.make_run(config, f"{name}-{world.device.type}")
     run = Run(run.config, run.make_method, run.store, world)
     waited: list[Waited] = []
     plain = Stepper.step
@@ -90,12 +90,12 @@ def elsewhere(folder: Path) -> dict[str, list[Waited]]:
     torch.set_default_dtype(
         torch.float64
     )  # Adam amplifies rounding where gradients are tiny, as right after growth
-    cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in TRIED}
+    cpu = {name: trained(name, folder, World(0, 1, devices.CPU))[0] for name in TRIED}
     waited = {}
     world = World(0, 1, register())
     assert devices.choose_device() == world.device and devices.name_device(world.device) == NAME
     for name, expected in cpu.items():
-        actual, waited[name] = trained(name, folder / name, world)
+        actual, waited[name] = trained(name, folder, world)
         for mine, theirs in zip(expected, actual, strict=True):
             for part, tensor in mine.items():
                 assert torch.allclose(tensor, theirs[part], atol=1e-6), f"{name}: {part}"
@@ -109,12 +109,12 @@ def called_apart(act: Callable[[Path], Any], folder: Path) -> Any:
         return process.submit(act, folder).result()
 
 
-def test_methods_on_another_device(tmp_path: Path) -> None:
+def test_methods_on_another_device(tiny_folder: Path) -> None:
     """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of
     any method waits for the device, but A-GEM's, which must know whether it projects, and one of
     experts, which must know how many tokens each gets.
     """
-    steps_of = called_apart(elsewhere, tmp_path)
+    steps_of = called_apart(elsewhere, tiny_folder)
     assert list(steps_of) == TRIED
     for name, steps in steps_of.items():
         may = {"scalars"} if name in ("agem", "lifelong_moe") else set()
@@ -175,11 +175,11 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return cpu, elsewhere
 
 
-def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
+def test_what_is_done_with_models_on_another_device(tiny_folder: Path) -> None:
     """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes;
     perplexity, scores of fine-tuned models and what is measured for figures are the same numbers.
     """
-    cpu, elsewhere = called_apart(used_on_both, tmp_path)
+    cpu, elsewhere = called_apart(used_on_both, tiny_folder)
     assert {line["kind"] for line in cpu["measures"]} == {"similarity", "attention"}
     assert cpu["measures"] and all(line["reason"] is None for line in cpu["measures"])
     expected, actual = dict(leaves(cpu)), dict(leaves(elsewhere))

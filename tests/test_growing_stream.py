@@ -79,11 +79,11 @@ def model_of(run: Run, stage: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("method", these_of(FORESEES | KEEP_MOST, methods.list_names()))
-def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method: str) -> None:
+def test_a_later_domain_leaves_earlier_stages_as_they_are(tiny_folder: Path, method: str) -> None:
     """Oracle: the same stages trained apart, without the later domain: keys and all files of the
     models. A control may ask for what comes later where it says so.
     """
-    tiny = TinyRuns(method, methods.build, tmp_path)
+    tiny = TinyRuns(method, methods.build, tiny_folder)
     short, long = (
         trained(tiny, config_of(method, 0, 1), "short"),
         trained(tiny, config_of(method, 0, 1, 2), "long"),
@@ -141,11 +141,13 @@ def records_of(run: Run) -> RunRecords:
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, architecture: str) -> None:
+def test_models_before_a_domain_are_evaluated_on_it_once(
+    tiny_folder: Path, architecture: str
+) -> None:
     """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay
     as they were.
     """
-    tiny = TinyRuns("elle", methods.build, tmp_path)
+    tiny = TinyRuns("elle", methods.build, tiny_folder)
     short = trained(tiny, config_of("elle", 0, 1, architecture=architecture), "store")
     files = [short.store.stage_file(key) for key in short.keys]
     before, matrix = [file.read_bytes() for file in files], records_of(short).matrix
@@ -167,9 +169,9 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture: str) -> None:
+def test_a_probe_is_evaluated_and_never_trained_on(tiny_folder: Path, architecture: str) -> None:
     """Oracles: models and perplexities without the probe; added later, it has the same numbers."""
-    tiny = TinyRuns("elle", methods.build, tmp_path)
+    tiny = TinyRuns("elle", methods.build, tiny_folder)
     without = config_of("elle", 0, 1, architecture=architecture)
     probe = make_tiny_config("elle").domains[2]
     probed = without.model_copy(update={"probes": (probe,)})
@@ -187,9 +189,9 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
         assert perplexity[probe.name] == pytest.approx(again.perplexity[probe.name], rel=1e-6)
 
 
-def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path: Path) -> None:
+def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tiny_folder: Path) -> None:
     """Oracle: the definition, with the bytes of the decoded text; who knows nothing pays 8 bits."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
     run = trained(tiny, config_of("naive", 0), "store")
     text = run.corpus.domains[0]
     documents = np.split(text.valid, np.flatnonzero(text.valid == EOS))

@@ -128,9 +128,9 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
     assert joined.info["skipped"]["held out"] > 0
 
 
-def test_a_run_of_a_mixed_domain_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_a_run_of_a_mixed_domain_goes_on_where_it_was_stopped(tiny_folder: Path) -> None:
     """Oracle: the run that nobody stopped, bit for bit; weights are in the keys."""
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     plain = tiny.make_config(checkpoint_seconds=1e-9)
 
     def config(weight: float):

@@ -101,7 +101,7 @@ def _do_all(ports: Sequence[int], folder: Path) -> None:
         act(int(os.environ["RANK"]), folder)
 
 
-def test_a_pair_of_processes(tmp_path: Path) -> None:
+def test_a_pair_of_processes(tiny_folder: Path) -> None:
     """One pair does it all, as it takes seconds to start.
 
     They talk while the first prepares. Oracle: its work, which it alone does, ends only once both
@@ -114,11 +114,11 @@ def test_a_pair_of_processes(tmp_path: Path) -> None:
     Their threads end with the pair. Oracle: Linux's list: one that lives on as the interpreter ends
     aborts it now and then.
     """
-    tiny = TinyRuns("naive", build, tmp_path)
+    tiny = TinyRuns("naive", build, tiny_folder)
     run = tiny.make_run(tiny.make_config(), "two")  # makes the text
     ports = [get_free_port() for _ in range(3)]
-    conformance.call_in_two_processes(_do_all, ports, tmp_path)
-    assert [path.name for path in tmp_path.glob("acted-*")] == ["acted-0"]
+    conformance.call_in_two_processes(_do_all, ports, tiny_folder)
+    assert [path.name for path in tiny_folder.glob("acted-*")] == ["acted-0"]
     lines = read_lines(run.store.run_file(run.config))
     assert [line["kind"] for line in lines] == ["run", "failed"]
     assert "training.micro_batch_size = 2" in lines[-1]["error"]

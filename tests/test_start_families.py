@@ -56,13 +56,13 @@ def test_windows_matter_to_these_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_goes_in_and_out(family: str, tmp_path: Path) -> None:
+def test_a_family_goes_in_and_out(family: str, tiny_folder: Path) -> None:
     """Oracles: plain transformers, on the rows of the validation text, measures the perplexity that
     the run recorded of the untouched model; after two stages it measures on the exported model what
     the last stage recorded, to 1e-5; it generates with it.
     """
-    start = published(tmp_path / "start", family)
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    start = published(tiny_folder / "start", family)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     config = config_of("er", start)
     run = tiny.make_run(config.model_copy(update={"domains": config.domains[:2]}), "runs")
     run.train()
@@ -70,11 +70,11 @@ def test_a_family_goes_in_and_out(family: str, tmp_path: Path) -> None:
     untouched = AutoModelForCausalLM.from_pretrained(start).eval()
     assert records.start.perplexity == pytest.approx(measure(untouched, run), rel=1e-5)
 
-    export_model(run.store.stage_folder(run.keys[-1]), tmp_path / "out")
-    exported: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    export_model(run.store.stage_folder(run.keys[-1]), tiny_folder / "out")
+    exported: Any = AutoModelForCausalLM.from_pretrained(tiny_folder / "out").eval()
     assert type(exported) is type(untouched)
     assert records.matrix[-1].perplexity == pytest.approx(measure(exported, run), rel=1e-5)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder / "out")
     prompt = tokenizer("def load(", return_tensors="pt")
     said = exported.generate(**prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False)
     assert said.shape[1] == prompt["input_ids"].shape[1] + 5
@@ -96,12 +96,12 @@ def measure(network: Any, run: Any) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_grows_exactly_in_a_stream(family: str, tmp_path: Path) -> None:
+def test_a_family_grows_exactly_in_a_stream(family: str, tiny_folder: Path) -> None:
     """Oracle: exact growth keeps the function, so with a rate of nearly nothing the last, largest
     model measures what the untouched one did.
     """
-    start = published(tmp_path / "start", family)
-    tiny = TinyRuns("elle_exact", methods.build, tmp_path)
+    start = published(tiny_folder / "start", family)
+    tiny = TinyRuns("elle_exact", methods.build, tiny_folder)
     config = config_of(
         "elle_exact",
         start,
@@ -153,14 +153,14 @@ def test_documents_apart_have_windows_of_their_own(family: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("family", ["OLMo 3", "Gemma 3"])
-def test_a_run_keeps_documents_apart_in_windows(family: str, tmp_path: Path) -> None:
+def test_a_run_keeps_documents_apart_in_windows(family: str, tiny_folder: Path) -> None:
     """Oracle: in the model that a run with `document_mask` leaves, another first document changes
     the logits of the first alone. A run without it has other stages.
     """
-    config = config_of("er", published(tmp_path / "start", family))
+    config = config_of("er", published(tiny_folder / "start", family))
     together = config.model_copy(update={"domains": config.domains[:2]})
     data = config.data.model_copy(update={"document_mask": True})
-    tiny = TinyRuns("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tiny_folder)
     run = tiny.make_run(together.model_copy(update={"data": data}), "run")
     run.train()
     model = load(run.store.stage_folder(run.keys[-1]) / "model").eval()
