@@ -31,11 +31,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+FAMILIES = (
+    "bert",
+    "roberta",
+    "roberta_prelayernorm",
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "gemma3",
+    "gpt_neox",
+    "modernbert",
+)
 IMPORTED = (
     "torch",
     "torch._dynamo",
     "torch.distributed.fsdp",
-    "transformers.models.gpt2.modeling_gpt2",
     "tokenizers",
     "safetensors.torch",
     "pandas",
@@ -45,6 +60,8 @@ IMPORTED = (
     "sklearn.linear_model",
     "matplotlib.pyplot",
     "seaborn",
+    "fontTools.subset",
+    *(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES),
 )
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
