@@ -56,6 +56,17 @@ def preempt(tiny: SuiteFolder) -> None:
     subprocess.run(urgent, check=True, capture_output=True)
 
 
+def write_python(tiny: SuiteFolder) -> Path:
+    """What starts jobs, of which Slurm can suspend those that train: only they import torch."""
+    script = tiny.folder / "python"
+    script.write_text(
+        f'#!/bin/sh\ncase "$SLURM_JOB_NAME" in *:train:*) exec {sys.executable} "$@";; esac\n'
+        f'exec {tiny.python} "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
 def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
     """The most seconds that passed and were not charged between two evaluations, before the run was
     queued again.
@@ -151,7 +162,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
     the wall clock between the two evaluations around them.
     """
     bundle = (
-        f'runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2\npython = "{sys.executable}"'
+        f'runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2\npython = "{write_python(tiny)}"'
     )
     tiny.write("trips", "x", "y", slurm=f'partition = "preemptible"\n{bundle}').tell(
         "trips", "trip 0"
