@@ -205,9 +205,9 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
 
 def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     """By hand, the lines of each run: all are done, then nothing; a failed one only when asked.
-    Decay makes weights -99-fold a step. A run whose stages are all there is done, also where it was
-    killed before it said so. One that never began is taken over, and none of its stages is trained
-    again.
+    Decay makes weights -99-fold a step. A run that was killed after its last stage, before it said
+    so, says so in the next call, and leaves no checkpoint. One that never began is taken over, and
+    no stage is trained again.
     """
     tiny.write(
         NAIVE,
@@ -221,9 +221,13 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     assert f"on {socket.gethostname()}: " in states["hot"].detail
     before, done = tiny.run_lines("hot"), Store(tiny.runs).run_file(tiny.config("Naive"))
     done.write_text("".join(done.read_text().splitlines(keepends=True)[:-1]))
-    assert tiny.states()["Naive"].state == "done"
+    killed = tiny.states()["Naive"]
+    assert (killed.state, killed.finished) == ("interrupted", 2)
+    checkpoint = Store(tiny.runs).stage_folder(killed.view.keys[1]) / "checkpoint.pt"
+    checkpoint.touch()
     assert tiny.call("run", "--parallel", "1") == 1 and tiny.run_lines("hot") == before
     assert " 1 runs before. " in capsys.readouterr().err
+    assert tiny.states()["Naive"].state == "done" and not checkpoint.exists()
     done.unlink()
     never_begun = tiny.states()["Naive"]
     assert (never_begun.state, never_begun.finished) == ("todo", 2) and never_begun.detail

@@ -205,10 +205,10 @@ class Survey:
         )
         is_trained = run.finished == len(config.domains)
         is_under_way = run.job and run.job.is_under_way
-        # another suite may have trained the last ones, or a kill come before the run's own end
-        if is_trained and view.lines:
+        has_ended = isinstance(view.lines[-1], records.RunDone) if view.lines else False
+        if is_trained and has_ended:
             run = dataclasses.replace(run, state="done")
-        elif is_trained and not is_under_way:
+        elif is_trained and not (view.lines or is_under_way):
             detail = "another run trained its stages; `run` takes them over"
             run = dataclasses.replace(run, detail=detail)
         else:
@@ -227,7 +227,9 @@ class Survey:
                 # a job of several runs ends well where one fails, and `status` does not list it
                 detail = f"on {failure.node}: {reason}" if failure.node else reason
                 return dataclasses.replace(run, state="failed", detail=detail)
-        next_keys = run.view.keys[run.finished : run.finished + 1]
+        # the last stage is held until its run has measured later texts
+        stage = min(run.finished, len(run.config.domains) - 1)
+        next_keys = run.view.keys[stage : stage + 1]
         locks = [self.store.stage_folder(key) / "lock" for key in next_keys]
         is_taken = any(Lease(lock).is_taken() for lock in locks)
         stages_done = f"{run.finished} of {len(run.config.domains)} stages done"
