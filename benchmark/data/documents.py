@@ -236,21 +236,20 @@ class Sample(Generic[Item]):
 
 def find_kind(path: Path) -> str:
     """The format of a file, by its name, or "" for one that holds no text."""
-    name = path.name.lower()
-    for packing in PACKED:
-        name = name.removesuffix(packing)
-    for kind in (*DOCUMENTS, *TABLES):
-        if name.endswith(kind):
-            return kind
-    return ""
+    name = _remove_packing(path.name)
+    return next((kind for kind in (*DOCUMENTS, *TABLES) if name.endswith(kind)), "")
 
 
 def is_csv(file: str) -> bool:
     """Whether a file is a table whose fields commas, tabs or the like separate, by its name."""
+    return _remove_packing(file).endswith((".csv", ".tsv"))
+
+
+def _remove_packing(file: str) -> str:
     name = file.lower()
     for packing in PACKED:
         name = name.removesuffix(packing)
-    return name.endswith((".csv", ".tsv"))
+    return name
 
 
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
@@ -528,16 +527,6 @@ def _parse_integer(digits: str) -> int | float:
     if len(digits) < 4300:
         return int(digits)
     return float(digits)
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, decompressed, without their ends.
-
-    Raises DataError where it is damaged.
-    """
-    with open_unpacked(path) as file:
-        for line in file:
-            yield line.removesuffix(b"\n")
 
 
 @contextmanager

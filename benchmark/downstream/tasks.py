@@ -26,8 +26,8 @@ from benchmark.data.documents import (
     NotHere,
     make_fingerprint,
     name_source_in_errors,
+    open_unpacked,
     parse_line,
-    read_lines,
 )
 from benchmark.data.leaks import LONE, Text, find_leaks, list_training_texts
 from benchmark.data.prepared import find_prepared_corpus, prepare_corpus
@@ -341,9 +341,10 @@ def read_file(task: str, path: Path) -> list[Example]:
         raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
     examples = []
     try:
-        for number, line in enumerate(read_lines(path), start=1):
-            if line.strip():
-                examples.append(_parse_example(f"{path}:{number}", line))
+        with open_unpacked(path) as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    examples.append(_parse_example(f"{path}:{number}", line))
     except DataError as error:
         raise DataError(f"task {task!r}, {error}") from None
     return examples
