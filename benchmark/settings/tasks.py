@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from benchmark.settings.base import NAME, Settings
 from benchmark.settings.decides import FINE_TUNING, NOTHING, PLACE, ROWS, SCORE, TEXT
+from benchmark.settings.texts import HubSource
 
 Prompt = Literal["right", "none", "wrong", "picked"]
 Protocol = Literal["finetune", "linear_probe"]
@@ -16,17 +17,12 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
-class HubTask(Settings):
+class HubTask(HubSource):
     """A labelled Hugging Face dataset (`pip install -e .[hf]`).
 
     Splits may be slices, e.g. "train[:90%]".
     """
 
-    path: Annotated[str, TEXT] = Field(description="its name on the Hub, e.g. 'nyu-mll/glue'")
-    name: Annotated[str | None, TEXT] = Field(None, description="its configuration, e.g. 'mnli'")
-    revision: Annotated[str | None, TEXT] = Field(
-        None, description="a commit, so that it stays the same text"
-    )
     train: Annotated[str, TEXT] = Field("train", description="the split to train on")
     dev: Annotated[str, TEXT] = Field(
         "validation", description="the split that decides when to stop"

@@ -13,16 +13,23 @@ TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
 OnError = Literal["stop", "skip"]
 
 
-class HubDataset(Settings):
-    """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
+class HubSource(Settings):
+    """What names a Hugging Face dataset."""
 
-    path: Annotated[str, TEXT] = Field(description="its name on the Hub, e.g. 'allenai/c4'")
+    path: Annotated[str, TEXT] = Field(
+        description="its name on the Hub, e.g. 'allenai/c4' or 'nyu-mll/glue'"
+    )
     name: Annotated[str | None, TEXT] = Field(
-        None, description="its configuration, e.g. 'realnewslike'"
+        None, description="its configuration, e.g. 'realnewslike' or 'mnli'"
     )
     revision: Annotated[str | None, TEXT] = Field(
         None, description="a commit, so that it stays the same text"
     )
+
+
+class HubDataset(HubSource):
+    """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
+
     split: Annotated[str, TEXT] = Field("train", description="the split that is read")
     files: Annotated[tuple[str, ...], TEXT] = Field(
         (),
