@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from benchmark.data import corpus
 from benchmark.data.decontamination import decontaminate
@@ -25,7 +25,7 @@ from benchmark.data.tokens import (
     prepare_domain,
 )
 from benchmark.ledger.store import Store
-from benchmark.ledger.texts import Texts
+from benchmark.ledger.texts import TextFinder, Texts
 from benchmark.settings.base import digest
 from benchmark.settings.decides import describe
 from benchmark.settings.suite import RunConfig
@@ -209,31 +209,25 @@ def list_validation_keys(prepared: Corpus, config: RunConfig) -> dict[str, set[s
     return keys
 
 
-class PreparedTexts:
-    """What is known of the texts of runs below a folder of `--runs`.
+def make_text_finder(store: Store) -> TextFinder:
+    """What is known of the texts of runs below a folder of `--runs`."""
+    return TextFinder(
+        find=_look_once(find_texts, store),
+        find_first_keys=_look_once(find_first_keys, store),
+        find_prepared_keys=_look_once(find_prepared_keys, store),
+    )
 
-    A text that several runs have is looked at once.
-    """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._found: dict[tuple[str, Any], Any] = {}
+def _look_once(
+    find: Callable[[RunConfig, Store], Found], store: Store
+) -> Callable[[RunConfig], Found]:
+    """The function with its store. A text that several runs have is looked at once."""
+    answers: dict[str, Found] = {}  # by what the texts are made from
 
-    def find(self, config: RunConfig) -> Texts:
-        """See `find_texts`."""
-        return self._look_once(find_texts, config)
+    def look(config: RunConfig) -> Found:
+        key = hash_texts(config)
+        if key not in answers:
+            answers[key] = find(config, store)
+        return answers[key]
 
-    def find_first_keys(self, config: RunConfig) -> dict[str, str]:
-        """See the function of that name."""
-        return self._look_once(find_first_keys, config)
-
-    def find_prepared_keys(self, config: RunConfig) -> dict[str, set[str]]:
-        """See the function of that name."""
-        return self._look_once(find_prepared_keys, config)
-
-    def _look_once(self, find: Callable[[RunConfig, Store], Found], config: RunConfig) -> Found:
-        key = (hash_texts(config), find)
-        if key not in self._found:
-            self._found[key] = find(config, self.store)
-        found: Found = self._found[key]
-        return found
+    return look

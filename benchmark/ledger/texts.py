@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from benchmark.errors import UserError
 from benchmark.settings.suite import RunConfig
@@ -27,15 +26,12 @@ class Texts:
     problem: UserError | None = None
 
 
-class TextFinder(Protocol):
-    """Looks at texts; it makes nothing."""
+@dataclass(frozen=True)
+class TextFinder:
+    """Looks at the texts of a run; it makes nothing."""
 
-    def find(self, config: RunConfig) -> Texts: ...
-
-    def find_first_keys(self, config: RunConfig) -> dict[str, str]:
-        """By name the keys of the texts that are tokenised, up to the first that is not."""
-        ...
-
-    def find_prepared_keys(self, config: RunConfig) -> dict[str, set[str]]:
-        """By name of each text that is here, the keys that it has with the tokenizers here."""
-        ...
+    find: Callable[[RunConfig], Texts]
+    # by name the keys of the texts that are tokenised, up to the first that is not
+    find_first_keys: Callable[[RunConfig], dict[str, str]]
+    # by name of each text that is here, the keys that it has with the tokenizers here
+    find_prepared_keys: Callable[[RunConfig], dict[str, set[str]]]

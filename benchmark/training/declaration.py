@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from benchmark.data.prepared import PreparedTexts
+from benchmark.data.prepared import make_text_finder
 from benchmark.data.sampling import draw_bits
 from benchmark.ledger import keys
 from benchmark.ledger.keys import Declaration, StageKey
@@ -113,7 +113,7 @@ class BuiltMethods:
 
 def open_ledger(store: Store, build: Build) -> Ledger:
     """The ledger of a folder of `--runs`, which looks at texts and methods that are here."""
-    return Ledger(store, PreparedTexts(store), BuiltMethods(build))
+    return Ledger(store, make_text_finder(store), BuiltMethods(build))
 
 
 def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTimes]:
