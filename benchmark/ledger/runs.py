@@ -5,7 +5,6 @@ No torch here.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Collection, Sequence
@@ -197,8 +196,12 @@ class RunLoader:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.read_stage = functools.cache(store.read_stage)
-        self._read_scores = functools.cache(self._read_scores_of_model)
-        self._read_measures = functools.cache(self._read_measures_of_model)
+        self._read_scores = functools.cache(
+            lambda key: records.read(store.scores_file(key), records.SCORES)
+        )
+        self._read_measures = functools.cache(
+            lambda key: records.read(store.measures_file(key), records.MEASURES)
+        )
 
     @functools.cached_property
     def baselines(self) -> list[records.BaselineLine]:
@@ -236,12 +239,6 @@ class RunLoader:
             run.similarities.append([*newest_measures.values()])
         return run
 
-    def _read_scores_of_model(self, key: str) -> list[records.LineOfScores]:
-        return records.read(self.store.scores_file(key), records.SCORES)
-
-    def _read_measures_of_model(self, key: str) -> list[records.LineOfMeasures]:
-        return records.read(self.store.measures_file(key), records.MEASURES)
-
 
 def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
     """Raises RecordsError for a copy among the files of a suite that are not of these `runs`.
@@ -261,23 +258,20 @@ def select_measures(
     return [line for line in lines if line.text in own_texts]
 
 
-def make_empty_run(line: RunLine) -> RunRecords:
-    """A run without records, so that tables can show that it is missing.
-
-    `line`: see `RunConfig.describe`.
-    """
-    return RunRecords(
-        line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains]
-    )
-
-
 def leave_out(run: RunRecords, why: str, differences: Sequence[str] = ()) -> RunRecords:
     """A copy of a run without its records, and without the stages and texts in its line.
 
-    `why` is the reason, `differences` are those of its settings, text and method.
+    So tables can show that it is missing. `why` is the reason, `differences` are those of its
+    settings, text and method.
     """
     line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
-    return dataclasses.replace(make_empty_run(line), why=why, differences=[*differences])
+    return RunRecords(
+        line=line,
+        stages=[[] for _ in line.domains],
+        scores=[[] for _ in line.domains],
+        why=why,
+        differences=[*differences],
+    )
 
 
 def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
