@@ -271,19 +271,3 @@ def test_evaluate_says_of_a_domains_text_what_records_say(
         answers == pytest.approx(recorded, rel=1e-5)
         and len({round(value, 6) for value in answers.values()}) == 3
     )
-
-
-@pytest.mark.parametrize(("prompt", "begins"), [("two", True), ("none", False)])
-def test_the_card_says_which_option_drops_the_prompt(
-    prompt: str, begins: bool, tmp_path: Path
-) -> None:
-    """Oracle: transformers' own tokenizer, whose texts lose the prompt with `add_bos_token`."""
-    export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", prompt)
-    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    plain = AutoTokenizer.from_pretrained(tmp_path / "out")
-    other = AutoTokenizer.from_pretrained(tmp_path / "out", add_bos_token=True)
-    assert (plain("and").input_ids != other("and").input_ids) == begins
-    assert ("add_bos_token=True" in card) == begins
-    assert ("domain two" in card) == begins
-    begin = " ".join(plain.convert_ids_to_tokens(plain("").input_ids))
-    assert f"`{begin}`" in card

@@ -76,38 +76,12 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
         raise ConfigError(f"cannot export {stage}: transformers has no model with columns (PNN)")
     model = load(folder)
     domain = _choose_domain(model, stage, prompt)
-    begins_with = domain if model.prompts else None
     network, saved = make_plain(model, read_tokenizer(folder, model.vocabulary), domain)
     with replace_folder(out) as new_folder:
         network.save_pretrained(new_folder)
         saved.save_pretrained(new_folder)
         write_checksums(new_folder)
-        # after the checksums, as whoever gives the model away adds to it
-        (new_folder / "README.md").write_text(_write_card(saved, begins_with), encoding="utf-8")
     return domain
-
-
-def _write_card(tokenizer: PreTrainedTokenizerFast, domain: str | None) -> str:
-    """The model's card: how texts begin, and which option of other programs changes that.
-
-    `domain`: whose prompt begins each text, None for no prompt.
-    """
-    begin = " ".join(map(str, tokenizer.convert_ids_to_tokens(tokenizer("").input_ids)))
-    lines = [
-        "---",
-        "library_name: transformers",
-        "---",
-        "",
-        f"The tokenizer makes `{begin}` of an empty text, as in training.",
-    ]
-    if domain is not None:
-        lines += [
-            f"The prompt of the domain {domain} is in it, and begins each text.",
-            "",
-            "Do not load the tokenizer with `add_bos_token=True`, as in",
-            "`lm_eval --model_args add_bos_token=True`: texts would begin without the prompt.",
-        ]
-    return "\n".join(lines) + "\n"
 
 
 def _find_model_folder(stage: Path) -> Path:
