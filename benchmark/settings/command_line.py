@@ -82,14 +82,6 @@ class JoinWords(argparse.Action):
         setattr(namespace, self.dest, tuple(dict.fromkeys(joined)))
 
 
-def make_plural(text: str) -> str:
-    plurals = (text, f"{text}s", f"{text.removesuffix('y')}ies")
-    for name in plurals:
-        if name in LISTS:
-            return name
-    return text
-
-
 A_SUITE = "a name that `list suites` prints, or a file such as mine.toml (default: demo)"
 FPI = "exact growth (default), or the paper's"
 PARALLEL = (
@@ -184,7 +176,6 @@ OPTIONS: dict[str, Settings] = {
     "kind": {
         "nargs": "?",
         "choices": LISTS,
-        "type": make_plural,
         "help": "what to list, such as suites (default: everything)",
     },
     "--configurations": {
