@@ -28,7 +28,6 @@ from benchmark.jobs.preparation import (
     TASK_TITLES,
     describe_domains,
     describe_task,
-    warn_of_tests,
     warn_of_text,
 )
 from benchmark.settings.base import ConfigError
@@ -249,9 +248,6 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
         TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)
     ]
     whole = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
-    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
-        update={"domains": tuple(domains)}
-    )
     place = Place(tmp_path / "data")
     leaks = find_validation_leaks(whole, place)
     assert (len(leaks["a"]["a"]), len(leaks["b"]["a"])) == (30, 12)
@@ -266,12 +262,6 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
         assert [row["validation documents"] for row in cells] == [documents, "30"]
     task_cells = dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))
     assert task_cells["near copies"] == "7 kept"  # all stand in its train set
-    warnings = [*warn_of_text(corpus, config), *warn_of_tests(marked)]
-    assert [line.partition(": ")[0] for line in warnings if "tokenizer" not in line] == [
-        "near copies",
-        "test examples in training text",
-    ]
-    assert " of a " in warnings[0] and " of t " in warnings[-1]
 
 
 @pytest.mark.parametrize(
@@ -321,12 +311,11 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
         update={"domains": tuple(domains)}
     )
     place = Place(tmp_path / "data")
-    kept = DATA.model_copy(update={"near_copies": "keep"})
-    said = list(warn_of_text(decontaminate(corpus, kept, place), config))
-    assert " c (9)" in said[0] and len(said) == 3
+    said = list(warn_of_text(corpus, config))
+    assert " c (9)" in said[0] and len(said) == 2
     leaks = find_validation_leaks(corpus, place)
-    assert len(leaks["b"]["c"]) == 8 and " of c " in said[1]  # one is too short
-    assert "tokenizer" in said[2] and " b, c " in said[2]
+    assert len(leaks["b"]["c"]) == 8  # one is too short
+    assert "tokenizer" in said[1] and " b, c " in said[1]
 
 
 def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from benchmark.data.decontamination import NEAR_COPIES
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import RUN
 from benchmark.data.prepared import hash_texts, prepare_corpus
 from benchmark.data.tokens import BEYOND, Corpus, DomainTokens
 from benchmark.downstream.tasks import (
@@ -59,7 +58,6 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     if tasks:
         tasks = decontaminate_tasks(tasks, configs[0], store)
         yield from align([TASK_TITLES, *map(describe_task, tasks)])
-        warnings += warn_of_tests(tasks)
         record_baselines(tasks, store.scores_file("baselines"))
     for warning in dict.fromkeys(warnings):
         yield f"! {warning}"
@@ -110,16 +108,10 @@ def _describe_copies(left_out: int, kept: int) -> str:
 def warn_of_text(corpus: Corpus, config: RunConfig) -> Iterator[str]:
     """One warning per kind of text on which perplexity tells little.
 
-    Such are few, copied or short documents.
+    Such are few or short documents.
     """
     domains = (*corpus.domains, *corpus.probes)
     yield from _warn_of_few_documents(domains, config.data)
-    copied = [domain.name for domain in domains if domain.info.get("near_copies")]
-    if copied:
-        yield (
-            f"near copies: validation documents of {', '.join(copied)} stand in training text, at "
-            f'least half of their runs of {RUN} words, and data.near_copies = "keep" keeps them'
-        )
     short = []
     for domain in domains:
         length = domain.info["tokens"] / domain.info["documents"]
@@ -170,16 +162,3 @@ def name_moving_sets(config: RunConfig) -> str:
         return ""
     moving = ", ".join(dict.fromkeys(names))
     return f"{moving}: no commit is named, so the text may change. Give `revision`"
-
-
-def warn_of_tests(tasks: Sequence[TaskData]) -> Iterator[str]:
-    """One warning of all tasks with test examples that models read in pre-training.
-
-    None where no task has such examples.
-    """
-    names = [data.task.name for data in tasks if data.list_leaks()]
-    if names:
-        yield (
-            f"test examples in training text: some of {', '.join(names)} stand in it, at least "
-            f'half of their runs of {RUN} words, and data.near_copies = "keep" keeps them'
-        )
