@@ -43,11 +43,6 @@ class TrainingMemory:
     def total(self) -> int:
         return self.weights + self.gradients + self.moments + self.activations + self.copies
 
-    def __str__(self) -> str:
-        parts = ("weights", "gradients", "moments", "activations", "copies", "total")
-        numbers = [f"{name} {getattr(self, name) / GIB:.2f}" for name in parts]
-        return f"{self.parameters:,} parameters, in GiB: {', '.join(numbers)}"
-
 
 def estimate_memory(
     config: PreTrainedConfig,

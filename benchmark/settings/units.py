@@ -36,11 +36,6 @@ class Unit:
         """Whether runs compare only where each ran alone, on the same kind of machine."""
         return self.cost is None
 
-    @property
-    def charges_flops(self) -> bool:
-        """Whether FLOPs are charged."""
-        return self.cost is not None and self.cost(Work(flops=1.0)) > 0
-
     def format(self, amount: float, gpu_seconds: float = 0) -> str:
         """An amount for people: `5,400 s (1:30:00, 12.0 GPU-hours)`, `99.5 days in all`."""
         if not self.in_seconds:
