@@ -6,15 +6,15 @@ It trains nothing.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from benchmark.data.prepared import plan_text_keys
 from benchmark.downstream.tasks import (
@@ -88,8 +88,8 @@ class RunState:
 def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -> None:
     """Check, before anything is trained, that a method's own model can be fine-tuned.
 
-    Its class is found where functions of the method name it. Raises ConfigError where the suite
-    fine-tunes and a class has no `to_plain`.
+    Its class is one that the method's file names. Raises ConfigError where the suite fine-tunes and
+    a class has no `to_plain`.
     """
     trials = []
     for task in suite.tasks:
@@ -101,8 +101,9 @@ def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -
     if not extended:
         return
     base = extended.ExtendedModel
-    for kind in _list_named_classes(type(method)):
-        if not issubclass(kind, base) or kind is base or kind.__subclasses__():
+    modules = [sys.modules[kind.__module__] for kind in type(method).__mro__]
+    for kind in chain.from_iterable(vars(module).values() for module in modules):
+        if base not in getattr(kind, "__mro__", ()) or kind is base or kind.__subclasses__():
             continue
         if kind.to_plain is base.to_plain and kind.make_encoder is base.make_encoder:
             raise ConfigError(
@@ -111,19 +112,6 @@ def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -
                 f'method {config.method!r}; or set finetuning.protocols = ["linear_probe"], or '
                 "leave the row out"
             )
-
-
-def _list_named_classes(method: type) -> list[Any]:
-    """The classes that the functions of a method name."""
-    classes = []
-    for kind in method.__mro__:
-        for function in vars(kind).values():
-            if inspect.isfunction(function):
-                values = [function.__globals__.get(name) for name in function.__code__.co_names]
-                for value in values:
-                    if isinstance(value, type):
-                        classes.append(value)
-    return classes
 
 
 class Survey:

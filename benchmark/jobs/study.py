@@ -147,11 +147,17 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     with tempfile.TemporaryDirectory() as scratch:
         recorded = unpack(folder, Path(scratch))
         store = Store(runs)
-        config = _find_config(suites, recorded, key)
-        if not config:
+        runs_with_stage = [
+            config
+            for _, configs in suites
+            for config in configs
+            if key in recorded.read_stage_keys(config)
+        ]
+        if not runs_with_stage:
             raise ResultsError(
                 f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY"
             )
+        config = runs_with_stage[0]
         if store.is_stage_done(key):
             raise ResultsError(
                 f"{runs} has stage {key} already, so nothing would be trained: give another --runs"
@@ -172,15 +178,6 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         count = sum(comparison.count for comparison in comparisons)
         outcome = comparisons[-1].outcome
         yield f"stage {key} of {config.id}: {outcome}; {count} perplexities compared"
-
-
-def _find_config(suites: Suites, recorded: Store, key: str) -> RunConfig | None:
-    """The first run of a study that has a stage with this key."""
-    for _, configs in suites:
-        for config in configs:
-            if key in recorded.read_stage_keys(config):
-                return config
-    return None
 
 
 def _compare_stage(

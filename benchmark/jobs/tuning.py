@@ -204,28 +204,24 @@ def pick(
             settings[RATE] = _find_rate(suite, row, best)
         update = {"options": best.options, "set": settings}
         tuned_rows.append(row.model_copy(update=update))
+    configurations = len(searching.rows) // len(rows)
+    budget = searching.budget
+    stages = range(len(searching.domains))
+    amount = sum(pick_for_stage(budget.amount, stage) for stage in stages)
+    tuned = Tuned(
+        configurations=configurations,
+        domains=len(stages),
+        spent=configurations * amount,
+        unit=budget.unit,
+    )
     return suite.model_copy(
         update={
             "name": f"{suite.name}-tuned",
             "methods": (),
             "rows": tuple(tuned_rows),
             "options": {},
-            "tuned": _describe_search(searching, len(rows)),
+            "tuned": tuned,
         }
-    )
-
-
-def _describe_search(searching: Suite, row_count: int) -> Tuned:
-    """The configurations that were tried for each row, and what these spent."""
-    count = len(searching.rows) // row_count
-    budget = searching.budget
-    stages = range(len(searching.domains))
-    amount = sum(pick_for_stage(budget.amount, stage) for stage in stages)
-    return Tuned(
-        configurations=count,
-        domains=len(stages),
-        spent=count * amount,
-        unit=budget.unit,
     )
 
 
