@@ -140,39 +140,32 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: bool) -> None:
-    """Rows with too many and too few fields, in all of a file and in some of it.
+    """Rows with too many and too few fields, in a file here and in a data set.
 
     Oracle: the texts by hand, and the lines of the rows that are broken.
     """
-    rows = {
-        "many": "text,label\nOne, two, three,0\nAlpha, beta, gamma,1\n",
-        "mixed": 'text,label\n"quoted, text",0\n"of two\nlines",1\nshort\nbad, text,0,1\nNA,1\n',
-    }
-    for name, content in rows.items():
-        written = content.encode()
-        path = tmp_path / (f"{name}.csv.gz" if packed else f"{name}.csv")
-        path.write_bytes(gzip.compress(written) if packed else written)
+    rows = 'text,label\n"quoted, text",0\n"of two\nlines",1\nshort\nbad, text,0,1\nNA,1\n'
     end = ".gz" if packed else ""
+    path = tmp_path / f"mixed.csv{end}"
+    path.write_bytes(gzip.compress(rows.encode()) if packed else rows.encode())
 
-    def read_table(name: str, on_error: OnError) -> tuple[list[str], set[str]]:
-        files = (f"{name}.csv{end}",)
-        dataset = HubDataset(path=str(tmp_path), files=files)
-        domain = Domain(name="hub", datasets=(dataset,), on_error=on_error)
+    def read_table(on_error: OnError, **place: Any) -> tuple[list[str], set[str]]:
+        domain = Domain(name="hub", on_error=on_error, **place)
         skipped = Counter[str]()
         texts = [document.text for document in corpus.read(domain, 0.5, skipped)]
         return texts, {reason.rpartition("/")[2] for reason in skipped}
 
-    with pytest.raises(DataError, match=rf"many\.csv{end}:2: 4 fields"):
-        read_table("many", "stop")
-    with pytest.raises(DataError, match=rf"mixed\.csv{end}:5: 1 fields"):
-        read_table("mixed", "stop")
-    assert read_table("many", "skip") == ([], {f"many.csv{end}:2", f"many.csv{end}:3"})
-    texts, broken = read_table("mixed", "skip")
-    assert texts == ["quoted, text", "of two\nlines", "NA"]
-    assert broken == {f"mixed.csv{end}:5", f"mixed.csv{end}:6"}
-    assert read_table("m*", "skip")[0] == texts
+    def name_files(pattern: str) -> dict[str, Any]:
+        return {"datasets": (HubDataset(path=str(tmp_path), files=(pattern,)),)}
+
+    broken = {f"mixed.csv{end}:5", f"mixed.csv{end}:6"}
+    places = ({"train": (str(path),)}, name_files(path.name), name_files(f"m*.csv{end}"))
+    for place in places:
+        with pytest.raises(DataError, match=rf"mixed\.csv{end}:5: 1 fields.*on_error"):
+            read_table("stop", **place)
+        assert read_table("skip", **place) == (["quoted, text", "of two\nlines", "NA"], broken)
     with pytest.raises(DataError, match="none"):
-        read_table("none*", "skip")
+        read_table("skip", **name_files(f"none*.csv{end}"))
 
 
 @pytest.mark.parametrize(("end", "separator"), [(".csv", ","), (".csv.gz", ","), (".tsv", "\t")])

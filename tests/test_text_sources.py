@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy
 import pandas
@@ -63,32 +63,6 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(
         task = Task(name="t", domain="hub", dataset=HubTask(path="some/where", text_field=field))
         with pytest.raises(DataError, match=f"^task 't'[:,] .*{told}"):
             tasks.load_examples(task, [domain], tmp_path)
-
-
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
-@pytest.mark.parametrize(
-    ("row", "line"),
-    [
-        ("commas, in the, text,0", 3),
-        ("no label", 3),
-        ('"over\ntwo lines",0,1', 4),
-    ],
-)
-def test_a_row_of_csv_with_other_fields_than_its_header_is_broken(
-    tmp_path: Path, row: str, line: int, on_error: Literal["stop", "skip"]
-) -> None:
-    """Oracle: the numbers of fields by RFC 4180. The rows before and after it are whole."""
-    path = tmp_path / "table.csv"
-    path.write_text(f'text,label\n"one, whole",0\n{row}\n\nlast,1\n', encoding="utf-8")
-    domain = Domain(name="own", train=(str(path),), on_error=on_error)
-    skipped: Counter[str] = Counter()
-    if on_error == "stop":
-        with pytest.raises(DataError, match=f"{path}:{line}: .*on_error"):
-            list(corpus.read(domain, 0.1, skipped))
-        return
-    texts = [document.text for document in corpus.read(domain, 0.1, skipped)]
-    assert texts == ["one, whole", "last"]
-    assert skipped == {f"broken: {path}:{line}": 1}
 
 
 def test_a_domain_called_na_comes_back_from_a_tables_csv() -> None:
