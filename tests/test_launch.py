@@ -33,6 +33,10 @@ def tiny(tmp_path) -> SuiteFolder:
 # Settings
 
 
+def read_section(tiny: SuiteFolder, text: str) -> Slurm:
+    return Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=text).file)).sections)
+
+
 def test_keys_are_those_of_submitit() -> None:
     """Oracle: what submitit's Slurm executor takes."""
     assert set(Slurm.model_fields) - OURS <= submitit.SlurmExecutor._valid_parameters()
@@ -56,7 +60,7 @@ exclusive = true
 mail_type = "END"
 mail_user = "me@example.org"
 """
-    slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
+    slurm = read_section(tiny, sections)
     scripts = {
         kind: _make_sbatch_string("true", "logs", **slurm.list_parameters(kind, ["steps"]))
         for kind in KINDS
@@ -88,7 +92,7 @@ def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) ->
 [slurm.prepare]
 mem = "64GB"
 """
-    slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
+    slurm = read_section(tiny, sections)
     told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in ("train", "prepare")}
     assert {kind: (asks.get("mem"), asks.get("mem_per_cpu")) for kind, asks in told.items()} == {
         "train": (None, "4GB"),
@@ -109,7 +113,7 @@ constraint = "nvlink"
 [slurm.score]
 constraint = "any"
 """
-    slurm = Slurm.read(load_suite(str(tiny.write(NAIVE, slurm=sections).file)).sections)
+    slurm = read_section(tiny, sections)
     told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     keys = ("partition", "qos", "constraint", "gres", "nodes", "ntasks_per_node")
     assert {kind: tuple(asks.get(key) for key in keys) for kind, asks in told.items()} == {

@@ -31,7 +31,7 @@ from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.ledger.store import Store
 from benchmark.models import hash_weights, load
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Suites
+from benchmark.settings.suite import RunConfig, Suites
 from benchmark.settings.tasks import SPLITS
 from methods.er import ER
 from run_all import main, open_study
@@ -74,6 +74,16 @@ def check(study: Path) -> list[str]:
     )
 
 
+def collect_again(trained: Path, study: Path) -> list[str]:
+    return studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
+
+
+def find_er(trained: Path, study: Path) -> tuple[RunConfig, list[str]]:
+    """ER's run, and the keys of its two stages."""
+    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
+    return er, Store(trained / "runs").read_stage_keys(er)
+
+
 def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") -> None:
     """Change the lines of all stages, or runs, in the archive."""
     members = archive.read_archive(study / ARCHIVE)
@@ -96,7 +106,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert runs.startswith("tiny: 2 of 2 runs")
     assert report.startswith("report: 4 tables ")
     before = (study / ARCHIVE).read_bytes()
-    studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
+    collect_again(trained, study)
     assert (study / ARCHIVE).read_bytes() == before
 
 
@@ -131,11 +141,11 @@ def test_a_stage_trained_again_comes_to_the_same_weights(
     """Oracle: a steps budget on a CPU is deterministic, so the second stage's hash is the recorded
     one.
     """
-    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    key = Store(trained / "runs").read_stage_keys(er)[1]
+    er, [_, key] = find_er(trained, study)
     arguments = ["verify", str(study), "--stage", key, "--runs"]
     assert main([*arguments, str(study / "again")]) == 0
-    assert f"stage {key} of {er.id}: the same weights" in capsys.readouterr().out
+    verified = rf"stage {key} of {er.id}: the same weights; [1-9]\d* perplexities"
+    assert re.search(verified, capsys.readouterr().out)
     assert main([*arguments, str(study / "again")]) == 2
     assert re.search(f"again .*stage {key} .*--runs", capsys.readouterr().err)
     assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
@@ -149,8 +159,7 @@ def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
     """Oracle: 1e-4 of a perplexity, by hand. Both machines and their threads are named, of the
     record as it has them. `collect` leaves the records as they were.
     """
-    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    key = Store(trained / "runs").read_stage_keys(er)[1]
+    er, [_, key] = find_er(trained, study)
     spoil(study, other_machine)
     spoil(study, partial(scale_perplexities, factor))
     held = (study / ARCHIVE).read_bytes()
@@ -168,10 +177,10 @@ def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
         with pytest.raises(
             ResultsError, match=r"weights .*recorded are 0{64} .*abacus.*perplexity"
         ):
-            studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
+            collect_again(trained, study)
     else:
         assert verified == 0 and f"stage {key} of {er.id}: weights differ in rounding" in said
-        [collected] = studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
+        [collected] = collect_again(trained, study)
         assert re.search("weights differ in rounding.*: 3$", collected) and all(
             place in collected for place in places
         )
@@ -192,7 +201,7 @@ def test_a_stage_that_ended_elsewhere_is_another(trained: Path, study: Path) -> 
     with pytest.raises(
         ResultsError, match="the last perplexity is .* step 6 .*recorded is .* step 7 "
     ):
-        studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
+        collect_again(trained, study)
 
 
 def test_a_stage_measured_again_comes_to_the_same_perplexities(
@@ -201,11 +210,8 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(
     """Oracle: what is recorded, and 1e-5 of it more, in bits per byte too, so that reading finds
     nothing.
     """
-    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    keys = Store(trained / "runs").read_stage_keys(er)
+    _, keys = find_er(trained, study)
     arguments = ["verify", str(study), "--stage", keys[1], "--runs"]
-    assert main([*arguments, str(study / "again")]) == 0
-    assert re.search(r" [1-9]\d* perplexities", capsys.readouterr().out)
     for stage in (0, 1):
         shutil.copy(trained / "study" / ARCHIVE, study / ARCHIVE)
         spoil(study, partial(scale_perplexities, 1 + 1e-5), f"stages/{keys[stage]}")
@@ -220,8 +226,7 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
     """Oracle: one weight of the first stage changed. Its records are as they were, and their
     perplexities agree.
     """
-    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    first, second = Store(trained / "runs").read_stage_keys(er)
+    er, [first, second] = find_er(trained, study)
     arguments = ["verify", str(study), "--runs", str(study / "again"), "--stage"]
     assert main([*arguments, first]) == 0
     folder = study / "again" / "stages" / first / "model"
