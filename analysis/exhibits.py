@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from analysis import paper_suites
 from analysis.notes import (
@@ -21,6 +21,7 @@ from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
+from benchmark.settings.units import UNITS
 
 View = Literal["ours", "both"]
 ONE_SEED = "One seed: how much another would differ is not known."
@@ -30,19 +31,19 @@ PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right pro
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """One table or figure. `blocks` are the paper's suites that it shows, each with its heading.
+    """One table or figure. `suites` are the paper's that it shows, all if none of these is there.
 
-    `told`: the settings, such as `budget.amount`, that headings and caption tell of, besides the
-    model. `reading` says how to read its numbers; its `{size}` becomes a sentence on the names of
-    sizes. A caption's `{score}` becomes the name of the scores. `name` (of the file) and `printed`
-    (the paper's numbers) are filled in by `analysis.catalogue.load`.
+    `told`: what headings tell of besides the model. `reading` says how to read its numbers; its
+    `{size}` becomes a sentence on the names of sizes. A caption's `{score}` becomes the name of the
+    scores. `name` (of the file) and `printed` (the paper's numbers) are filled in by
+    `analysis.catalogue.load`.
     """
 
     caption: str
     label: str
-    blocks: Mapping[str, str]
+    suites: tuple[str, ...] = ()
     reading: str = ""
-    told: tuple[str, ...] = ()
+    told: tuple[Literal["budget", "memory"], ...] = ()
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
 
@@ -51,29 +52,20 @@ class Exhibit:
 
         These are the paper's, or all if none is one of these.
         """
-        suites = [suite for suite in self.blocks if suite in study.suites]
+        suites = [suite for suite in self.suites if suite in study.suites]
         return study.select_suites(suites) if suites and suites != study.suites else study
 
     def choose_heading(self, part: Study) -> str:
-        """The heading of a suite's block.
-
-        It is the paper's where the runs train what it says, else what the runs did.
-        """
-        words = self.blocks.get(part.suite)
-        if words and paper_suites.trains_alike(part, part.suite, self.told):
-            return words
+        """The heading of a suite's block: what its runs did."""
         phrases = [describe_growth(part.runs)]
         configs = [run.line.config for run in part.runs]
-        if any(setting.startswith("budget.") for setting in self.told):
-            budgets = {paper_suites.describe_budget(config["budget"]) for config in configs}
+        if "budget" in self.told:
+            budgets = {_describe_budget(config["budget"]) for config in configs}
             phrases.append(_say_if_one(budgets, "{} per stage", "budgets differ by row"))
-        if paper_suites.MEMORY in self.told:
-            memories = {
-                f"{config['data']['memory_tokens']:,}" for config in configs if "data" in config
-            }
-            words = "a memory of {} tokens per domain"
-            if memories:
-                phrases.append(_say_if_one(memories, words, "memories differ by row"))
+        memories = [config["data"]["memory_tokens"] for config in configs if "data" in config]
+        if "memory" in self.told and memories:
+            words = "a memory of {:,} tokens per domain"
+            phrases.append(_say_if_one(set(memories), words, "memories differ by row"))
         return ", ".join(phrases)
 
     def describe(self, study: Study) -> str:
@@ -83,7 +75,7 @@ class Exhibit:
     def find_paper_suite(self, part: Study) -> str:
         """The suite of the paper whose numbers this exhibit shows beside a suite's, "" for none."""
         suite = part.printed.get(part.suite, part.suite)
-        if suite in self.blocks:
+        if suite in self.suites:
             return suite
         return ""
 
@@ -93,7 +85,7 @@ class Exhibit:
         """The paper's numbers of a block, by slug of the row, stage from 1, column and metric.
 
         The default block is the suite's. Nothing where the suite is not one of the paper's that
-        this exhibit shows, nor extends one. `paper_suites` says beside which stages they may stand.
+        this exhibit shows, nor extends one. `paper_suites` says beside which rows they may stand.
         """
         suite = self.find_paper_suite(part)
         block = (block or suite) if suite else ""
@@ -121,7 +113,9 @@ class TableExhibit(Exhibit):
             return replace(table, caption=caption)
         lines = []
         for part in selection.parts:
-            lines += paper_suites.note_differences(part, self.find_paper_suite(part))
+            suite = self.find_paper_suite(part)
+            rows = paper_suites.find_rows(part, suite)
+            lines += paper_suites.note_differences(part, suite, rows)
         caption = f"{caption} In brackets: printed in the paper."
         return replace(table, caption=caption, notes=(*table.notes, *dict.fromkeys(lines)))
 
@@ -221,7 +215,18 @@ def describe_growth(runs: Sequence[RunRecords]) -> str:
     return f"{names}{_say_if_one(spans, ' {}', ', sizes differ by row')}"
 
 
-def _say_if_one(values: Collection[str], words: str, otherwise: str) -> str:
+def _describe_budget(budget: Mapping[str, Any]) -> str:
+    """The amounts of a budget, as `60,000, 24,000 seconds` or `10 steps`."""
+    amount = budget["amount"]
+    amounts = amount if isinstance(amount, list | tuple) else [amount]
+    unit = UNITS[budget["unit"]]
+    numbers = []
+    for value in amounts:
+        numbers.append(f"{value:,.4g}" if value < 1000 else f"{value:,.0f}")
+    return f"{', '.join(numbers)} {unit.amounts or unit.name}"
+
+
+def _say_if_one(values: Collection[object], words: str, otherwise: str) -> str:
     """The words with the value that all rows have, or others where rows have several."""
     if len(values) > 1:
         return otherwise

@@ -63,22 +63,14 @@ class PerplexityTable(TableExhibit):
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])
         printed = self.select_printed(part)
-        suite = self.find_paper_suite(part)
-        alike = paper_suites.count_by_row(part, suite)
+        rows_of_paper = paper_suites.find_rows(part, self.find_paper_suite(part))
         selection = self.only.get(part.suite, ())
         runs = {run.row: run for run in part.runs if not selection or run.row in selection}
         rows = []
         for label, run in runs.items():
             row = make_slug(label)
             cells = []
-            same = True
             for stage, metric in places:
-                title = run.domains[stage].title if stage < len(run.domains) else ""
-                # AP after a stage is of all domains so far
-                if metric is AP and (row, str(stage + 1), title, "AP") not in printed:
-                    same = False
-                if stage >= alike[row] or paper_suites.is_other_text(run, stage, suite):
-                    same = False
                 # A method may train nothing in early stages. Then there is no AP, nor is a later
                 # AP+ above anything.
                 stages = range(stage + 1) if metric is AP_PLUS else [stage]
@@ -88,8 +80,9 @@ class PerplexityTable(TableExhibit):
                     continue
                 measured = values[metric].get((label, stage), ())
                 cell = Cell(measured, missing=not measured)
-                place = (row, str(stage + 1), title, metric.name)
-                cells.append(add_printed(cell, printed.get(place) if same else None))
+                place = (row, str(stage + 1), run.domains[stage].title, metric.name)
+                value = printed.get(place) if row in rows_of_paper else None
+                cells.append(add_printed(cell, value))
             rows.append(TableRow(label, tuple(cells)))
         last = max(place for place, (_, metric) in enumerate(places) if metric is AP)
 

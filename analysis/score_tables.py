@@ -9,11 +9,10 @@ from typing import ClassVar, NamedTuple
 import pandas as pd
 
 from analysis import paper_suites
-from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, add_printed
+from analysis.exhibits import AVERAGE, PROMPT_ROWS, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.ledger.records import ZeroShotLine
-from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
@@ -33,7 +32,6 @@ class ScoredRow(NamedTuple):
 
 ScoredBlock = tuple[str, list[ScoredRow]]  # the heading, and the lines below it
 Titles = Mapping[str, str]  # of the tasks, by domain
-Printed = Mapping[tuple[str, str, str, str], PrintedValue]  # by row, stage, column and metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,32 +103,24 @@ class ScoreTable(TableExhibit):
 
     def _make_rows(self, part: Study, lines: list[ScoredRow], titles: Titles) -> list[TableRow]:
         """The lines of a block, as a table shows them."""
-        printed: Printed = self.select_printed(part)
-        stream: dict[str, None] = {}
-        for _, _, column, _ in printed:
-            if column != AVERAGE:
-                stream[column] = None
-        is_probed = set(part.scores["protocol"]) == {"linear_probe"}
-        suite = self.find_paper_suite(part)
-        is_other = paper_suites.is_other_text(part.runs[0], len(part.stage_titles), suite)
-        if part.stage_titles != list(stream) or is_probed or is_other:
+        printed = self.select_printed(part)
+        if set(part.scores["protocol"]) == {"linear_probe"}:
             printed = {}
-        other_tasks = _find_other_tasks(part.runs[0], suite)
-        alike = paper_suites.count_by_row(part, suite)
-        is_complete = len(part.tasks) == len(stream) and not other_tasks
-        average = AVERAGE if is_complete else ""
+        suite = self.find_paper_suite(part)
+        rows_of_paper = paper_suites.find_rows(part, suite)
+        tasks = part.runs[0].line.tasks
+        paper_tasks = {task["domain"] for task in tasks if paper_suites.is_paper_task(task, suite)}
+        average = AVERAGE if len(paper_tasks) == len(part.stage_titles) else ""
         rows = []
         for line in lines:
             slug = make_slug(line.row)
-            is_alike = bool(line.stage) and int(line.stage) <= alike.get(
-                make_slug(line.trained or line.row), 0
-            )
+            is_alike = make_slug(line.trained or line.row) in rows_of_paper
             beside = printed if is_alike else {}
             cells = []
             for domain, title in titles.items():
                 if domain:
                     cell = _make_cell(line.means, domain) if domain in part.tasks else Cell()
-                    column = "" if domain in other_tasks else title
+                    column = title if domain in paper_tasks else ""
                     value = beside.get((slug, line.stage, column, "F1"))
                     cells.append(add_printed(cell, value))
             cell = _make_average_cell(line.means, list(part.tasks))
@@ -273,17 +263,6 @@ def _find_final_scores(part: Study) -> pd.DataFrame:
     """The scores of the models after the last stage."""
     last = len(part.runs[0].domains) - 1
     return part.scores[part.scores["stage"] == last]
-
-
-def _find_other_tasks(run: RunRecords, suite: str) -> set[str]:
-    """The domains of a run with a task of other examples than those of a suite of the paper."""
-    titles = {domain.name: domain.title for domain in run.domains}
-    others = set()
-    for task in run.line.tasks:
-        domain = task["domain"]
-        if domain in titles and not paper_suites.is_paper_task(task, titles[domain], suite):
-            others.add(domain)
-    return others
 
 
 def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:

@@ -289,9 +289,9 @@ def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     own_block = part.printed.get(part.suite, part.suite)
     main = load(table)
     budgets = load(OF_OTHER_BUDGETS.get(table, table))
-    exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.blocks), main)
+    exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.suites), main)
     architecture = part.runs[0].line.config["model"]["architecture"]
     family = architecture.partition("_")[0]  # "bert" of bert_preln, as of the suite bert_base
-    of_family = [block for block in exhibit.blocks if block.partition("_")[0] == family]
-    candidates = [own_block, *of_family, *exhibit.blocks]
-    return exhibit, next(block for block in candidates if block in exhibit.blocks)
+    of_family = [block for block in exhibit.suites if block.partition("_")[0] == family]
+    candidates = [own_block, *of_family, *exhibit.suites]
+    return exhibit, next(block for block in candidates if block in exhibit.suites)

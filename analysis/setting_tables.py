@@ -50,8 +50,6 @@ PROPERTIES: Mapping[str, tuple[str, Show]] = {
 }
 SIZE = tuple(PROPERTIES)[:6]
 Printed = Mapping[tuple[str, str, str, str], PrintedValue]
-# what other text changes: its tokenizer's vocabulary, and how far a budget goes
-OF_TEXT = ("parameters", "recover steps", "adapt steps", "train wall time")
 MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
 
 
@@ -80,7 +78,8 @@ class ArchitectureTable(TableExhibit):
                 if not self.rows:
                     heading = f"{self.choose_heading(replace(part, runs=runs))} ({row})"
                 printed: Printed = {}
-                if self.rows or slug == GROWING:
+                rows_of_paper = paper_suites.find_rows(part, self.find_paper_suite(part))
+                if slug in rows_of_paper and (self.rows or slug == GROWING):
                     printed = self.select_printed(part, block)
                 lines = self._make_rows(part, runs, printed)
                 blocks.append(Block(heading, tuple(lines), part.suite))
@@ -93,11 +92,6 @@ class ArchitectureTable(TableExhibit):
 
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
         """The lines of a block, one a stage."""
-        alike = 0
-        suite = ""
-        if printed:
-            suite = self.find_paper_suite(part)
-            alike = paper_suites.count_by_row(part, suite)[make_slug(runs[0].row)]
         ids = [run.id for run in runs]
         stages = part.stages[part.stages["run"].isin(ids)]
         is_growing = runs[0].line.method == GROWING
@@ -111,7 +105,6 @@ class ArchitectureTable(TableExhibit):
                 if find_last(run.stages[index], StageDone) is not None:
                     ends.append(run)
             recovers = index > 0 and is_growing
-            is_other = paper_suites.is_other_text(runs[0], index, suite)
             cells = []
             for name in self.properties:
                 value = properties[name]
@@ -124,10 +117,7 @@ class ArchitectureTable(TableExhibit):
                     missing=is_unknown and not ends and is_expected,
                     few_seeds=int(is_measured and len(ends) == 1),
                 )
-                value_of_paper = None
-                if index < alike and not (is_other and name in OF_TEXT):
-                    value_of_paper = printed.get((f"m{number}", number, name, ""))
-                cells.append(add_printed(cell, value_of_paper))
+                cells.append(add_printed(cell, printed.get((f"m{number}", number, name, ""))))
             rows.append(TableRow(f"M{number}", tuple(cells)))
         return rows
 
@@ -197,21 +187,14 @@ class HyperparameterTable(TableExhibit):
         printed: dict[tuple[str, str], PrintedValue] = {}
         for part in study.parts:
             suite = self.find_paper_suite(part)
-            run = part.runs[0]
-            is_other = paper_suites.is_other_text(run, len(run.domains), suite)
-            is_alike = paper_suites.trains_alike(part, suite) and not is_other
-            domains = {domain.name: domain.title for domain in run.domains}
-            for task in run.line.tasks:
+            for task in part.runs[0].line.tasks:
                 if not task["domain"]:
                     continue
                 title = task["title"] or task["name"]
                 tasks[title] = task
-                domain = domains[task["domain"]]
-                is_paper = paper_suites.is_paper_task(task, domain, suite)
-                if is_alike and is_paper and paper_suites.find_domain(suite, title) == domain:
+                if paper_suites.is_paper_task(task, suite):
                     numbers = [number for number in self.printed if number.column == title]
-                    for number in numbers:
-                        printed[(number.row, title)] = number
+                    printed |= {(number.row, title): number for number in numbers}
         rows = []
         for name, show in SETTINGS.items():
             cells = []

@@ -11,5 +11,5 @@ EXHIBIT = ScoreTable(
         "Downstream score ({score}, %) of combinations of WE, DE, FRW, δN and PT after the last "
         "domain."
     ),
-    blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("ablation",),
 )

@@ -11,5 +11,5 @@ EXHIBIT = PerplexityTable(
         "AP and AP⁺ of combinations of width expansion (WE), depth expansion (DE), function "
         "recovering warm-up (FRW), noise on split neurons (δN) and domain prompts (PT)."
     ),
-    blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("ablation",),
 )

@@ -11,9 +11,5 @@ EXHIBIT = ArchitectureTable(
         "Model sizes, learning rate, steps of function recovering warm-up (FRW) and of "
         "training after it, share of steps with learning-rate warm-up, and train wall time."
     ),
-    blocks={
-        "bert_base": "Growing from BERT L6_D384 to L12_D768",
-        "bert_large": "Growing from BERT L12_D768 to L24_D1024",
-        "gpt_base": "Growing from GPT L6_D384 to L12_D768",
-    },
+    suites=("bert_base", "bert_large", "gpt_base"),
 )

@@ -13,6 +13,6 @@ EXHIBIT = AttentionFigure(
         "from one another. Above each model: how alike (0 to 1) its heads and their own ancestors "
         "attend, in brackets other heads."
     ),
-    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("bert_base",),
     row="ELLE",
 )

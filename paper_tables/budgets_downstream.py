@@ -11,11 +11,7 @@ EXHIBIT = ScoreTable(
         "Downstream score ({score}, %) after the last domain with a smaller budget, and with a "
         "smaller memory."
     ),
-    blocks={
-        "half_time": "Half train wall time from the second domain on",
-        "small_memory": "Memory of 34M tokens",
-        "bert_base": "Full train wall time and memory",
-    },
-    told=("budget.unit", "budget.amount", "data.memory_tokens"),
+    suites=("half_time", "small_memory", "bert_base"),
+    told=("budget", "memory"),
     only={"bert_base": ("ELLE",)},
 )

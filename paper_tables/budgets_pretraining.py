@@ -8,11 +8,7 @@ from analysis.perplexity_tables import PerplexityTable
 EXHIBIT = PerplexityTable(
     label="table:few_time_memory",
     caption=("AP and AP⁺ with a smaller budget, and with a smaller memory."),
-    blocks={
-        "half_time": "Half train wall time from the second domain on",
-        "small_memory": "Memory of 34M tokens",
-        "bert_base": "Full train wall time and memory",
-    },
-    told=("budget.unit", "budget.amount", "data.memory_tokens"),
+    suites=("half_time", "small_memory", "bert_base"),
+    told=("budget", "memory"),
     only={"bert_base": ("ELLE",)},
 )

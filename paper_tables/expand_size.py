@@ -8,6 +8,6 @@ from analysis.perplexity_tables import PerplexityTable
 EXHIBIT = PerplexityTable(
     label="table:expand_size",
     caption="AP and AP⁺ when the model grows by other numbers of layers and heads for each domain.",
-    told=("budget.unit", "budget.amount"),
-    blocks={"expand_size": "Growing from BERT L6_D384, 7,200 s per domain"},
+    told=("budget",),
+    suites=("expand_size",),
 )

@@ -10,5 +10,5 @@ from analysis.curves import ScoreFigure
 EXHIBIT = ScoreFigure(
     label="fig:avg_f1",
     caption="Downstream score ({score}, %) after each stage.",
-    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("bert_base",),
 )

@@ -8,8 +8,5 @@ from analysis.setting_tables import HyperparameterTable
 EXHIBIT = HyperparameterTable(
     label="tab:finetune",
     caption="Hyper-parameters of fine-tuning on the downstream tasks.",
-    blocks=dict.fromkeys(
-        ("bert_base", "bert_large", "half_time", "small_memory", "ablation"),
-        "Growing from BERT L6_D384 to L12_D768",
-    ),
+    suites=("bert_base", "bert_large", "half_time", "small_memory", "ablation"),
 )

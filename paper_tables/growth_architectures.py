@@ -11,7 +11,7 @@ EXHIBIT = ArchitectureTable(
         "Model sizes when growing in width (WE), in depth (DE) and in both, with about the "
         "same parameters."
     ),
-    blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("ablation",),
     rows={"width": "WE + FRW", "depth": "DE + FRW", "both": "WE + DE + FRW"},
     properties=SIZE,
 )

@@ -10,5 +10,4 @@ from analysis.perplexity_tables import LifelongTable
 EXHIBIT = LifelongTable(
     label="table:lifelong_metrics",
     caption="Forgetting, transfer and efficiency after the last domain.",
-    blocks={},
 )

@@ -15,9 +15,5 @@ EXHIBIT = PerplexityTable(
         "AP: geometric mean of the perplexities on all domains met so far. AP⁺: how much they rose "
         "since each domain was learned. Lower is better. {size}"
     ),
-    blocks={
-        "bert_base": "Growing from BERT L6_D384 to L12_D768",
-        "bert_large": "Growing from BERT L12_D768 to L24_D1024",
-        "gpt_base": "Growing from GPT L6_D384 to L12_D768",
-    },
+    suites=("bert_base", "bert_large", "gpt_base"),
 )

@@ -13,5 +13,5 @@ EXHIBIT = PromptTable(
         "Downstream score ({score}, %) after the last domain, fine-tuned with different domain "
         "prompts."
     ),
-    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("bert_base",),
 )

@@ -12,5 +12,5 @@ EXHIBIT = SimilarityFigure(
         "Average representational similarity (ARS) of each model and its ancestors, minus a KL "
         "divergence: the nearer to 0, the more alike."
     ),
-    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+    suites=("bert_base",),
 )

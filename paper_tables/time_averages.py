@@ -8,5 +8,4 @@ from analysis.perplexity_tables import TimeTable
 EXHIBIT = TimeTable(
     label="table:time_averages",
     caption="Perplexity of periods before, of and after the one just learned.",
-    blocks={},
 )

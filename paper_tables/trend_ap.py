@@ -11,7 +11,6 @@ from analysis.metrics import AP
 EXHIBIT = TrendFigure(
     label="fig:ap",
     caption="AP of five methods against the budget spent.",
-    blocks={},
     rows=("Naive", "ER", "PNN", "ELLE", "ELLE (exact)"),
     metrics=(AP,),
     width=4.3,  # a column of a paper has room for it

@@ -11,5 +11,4 @@ from analysis.curves import TrendFigure
 EXHIBIT = TrendFigure(
     label="fig:main_exp",
     caption="AP and AP⁺ against the budget spent.",
-    blocks={},
 )

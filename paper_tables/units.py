@@ -11,5 +11,4 @@ EXHIBIT = UnitTable(
     reading=(
         "Ranks are of the means, and not tested. A unit is empty where some run did not record it."
     ),
-    blocks={},
 )

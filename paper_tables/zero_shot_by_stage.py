@@ -12,5 +12,4 @@ EXHIBIT = ZeroShotTable(
     caption=(
         "Scores of tasks without fine-tuning after each stage, beside the average perplexity (AP)."
     ),
-    blocks={},
 )

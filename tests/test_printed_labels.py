@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+import methods
 from analysis import catalogue, report
 from analysis.exhibits import TableExhibit
 from analysis.metrics import compute_forgetting
 from analysis.page import render_page
-from analysis.paper_suites import _find_model
+from analysis.paper_suites import read_models
 from analysis.study import Study
 from analysis.tables import Table
 from benchmark.ledger.records import StageLine, Titled
 from benchmark.ledger.runs import RunRecords, load_runs
-from benchmark.settings.load import load_suite
+from benchmark.settings.load import expand, load_suite
+from benchmark.settings.names import make_slug
 from tests.support import synthetic
 
 NAMES = sorted(path.stem for path in catalogue.FOLDER.glob("printed/*.csv"))
@@ -52,12 +54,12 @@ def set_ladder(run: RunRecords, ladder: Ladder) -> None:
 
 def write_as_printed(folder: Path, name: str) -> tuple[str, list[RunRecords]]:
     """Runs as the paper trained them, of the first suite that a table shows."""
-    suite = next(iter(load(name).blocks))
-    synthetic.write(folder, suite, seeds=1, rows=ROWS)
+    suite = load(name).suites[0]
+    paper = load_suite(suite)
+    synthetic.write(folder, suite, seeds=1, rows=ROWS, stages=len(paper.domains))
     runs = load_runs(folder, suite)
     for run in runs:
-        model = _find_model(suite, run.row)
-        assert model
+        model = read_models(suite).get(make_slug(run.row), paper.model)
         set_ladder(run, [(size.layers, size.hidden_size) for size in model.ladder])
         run.line.config["model"]["architecture"] = model.architecture
         own_tasks = load_suite("bert_base").tasks
@@ -67,21 +69,18 @@ def write_as_printed(folder: Path, name: str) -> tuple[str, list[RunRecords]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
-    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with
-    other domains from the third stage on those of the first two, and no score.
+    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper, nor
+    where a domain is another.
     """
     suite, runs = write_as_printed(tmp_path, name)
     assert brackets(load(name).build(Study(suite, runs), "both"))
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
-    other = min(catalogue.list_printed_blocks() - {*load(name).blocks})
+    other = min(catalogue.list_printed_blocks() - {*load(name).suites})
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
     for run in runs:
         run.line.domains[2] = Titled("rev", "Python")
-    marks = brackets(load(name).build(Study(suite, runs), "both"))
-    if "pretraining" in name or name == "expand_size":
-        assert len(marks) == 3, "AP of the first, AP and AP+ of the second"
-    elif "downstream" in name or name == "prompt_finetuning":
-        assert not marks
+    has_marks = bool(brackets(load(name).build(Study(suite, runs), "both")))
+    assert has_marks == (name == "finetuning_hyperparameters"), "which are of tasks"
 
 
 OTHER_TEXTS = {
@@ -92,17 +91,19 @@ OTHER_TEXTS = {
 }
 
 
-CHANGES = ["architecture", "first rung", *OTHER_TEXTS]
+CHANGES = ["architecture", "third rung", "recorded size", *OTHER_TEXTS]
 # each table with one change, and each change in one table: all tables ask the same function
 CHANGED = sorted(
-    {(name, "files") for name in NAMES} | {("main_pretraining", change) for change in CHANGES}
+    {(name, "files") for name in NAMES if name != "finetuning_hyperparameters"}
+    | {("main_pretraining", change) for change in CHANGES}
 )
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGED)
 def test_no_bracket_stands_beside_another_model_or_text(name, change, tmp_path):
-    """Oracle: by hand: a Llama, a smaller first model, or docstrings, own files and another data
-    set under the paper's titles are nothing that it trained, whatever the suite extends.
+    """Oracle: by hand: a Llama, a smaller third model, one that did not grow, or docstrings, own
+    files and another data set under the paper's titles are nothing that it trained, whatever the
+    suite extends.
     """
     suite, runs = write_as_printed(tmp_path, name)
     domains = load_suite(suite).model_dump(mode="json")["domains"]
@@ -112,26 +113,19 @@ def test_no_bracket_stands_beside_another_model_or_text(name, change, tmp_path):
     assert brackets(load(name).build(study, "both"))
     for run in runs:
         config = run.line.config
+        ladder = config["model"]["ladder"]
+        sizes = [(size["layers"], size["hidden_size"]) for size in ladder]
         if change == "architecture":
             config["model"]["architecture"] = "llama"
-        elif change == "first rung":
-            sizes = [(size["layers"], size["hidden_size"]) for size in config["model"]["ladder"]]
-            set_ladder(run, [(2, 128), *sizes[1:]])
+        elif change == "third rung":
+            set_ladder(run, [*sizes[:2], (6, 640), *sizes[3:]])
+        elif change == "recorded size":
+            set_ladder(run, sizes[:1] * len(sizes))
+            config["model"]["ladder"] = ladder
         else:
             config["domains"] = [OTHER_TEXTS[change] for _ in run.domains]
     study = Study("mine", runs, printed={suite: suite})
-    table = load(name).build(study, "both")
-    if change in OTHER_TEXTS and name in ("architectures", "growth_architectures"):
-        bracketed = set()
-        for block in table.blocks:
-            for row in block.rows:
-                pairs = zip(table.columns, row.cells, strict=True)
-                bracketed |= {column.name for column, cell in pairs if cell.printed}
-        # no text changes these settings of models
-        assert bracketed <= {"Layers", "Hidden", "Heads", "FFN", "Learning rate", "Warm-up"}
-        assert "Layers" in bracketed
-    else:
-        assert not brackets(table)
+    assert not brackets(load(name).build(study, "both"))
 
 
 OTHER_EXAMPLES = (
@@ -168,23 +162,6 @@ def test_no_bracket_stands_beside_a_task_of_other_examples(name, source, tmp_pat
             assert [cell.printed for cell in row_of_other.cells] == expected
 
 
-def test_brackets_end_with_the_first_stage_of_another_size(tmp_path):
-    """Oracle: by hand: the third rung is another, so AP of the first and both of the second stand.
-
-    So they do where the ladder is the paper's and the recorded size is not, as without depth.
-    """
-    suite, runs = write_as_printed(tmp_path, "main_pretraining")
-    [elle] = (run for run in runs if run.row == "ELLE")
-    sizes = [(size["layers"], size["hidden_size"]) for size in elle.line.config["model"]["ladder"]]
-    ladder = list(elle.line.config["model"]["ladder"])
-    set_ladder(elle, [*sizes[:2], (6, 640), *sizes[3:]])
-    table = load("main_pretraining").build(Study(suite, [elle]), "both")
-    assert len(brackets(table)) == 3
-    elle.line.config["model"]["ladder"] = ladder
-    table = load("main_pretraining").build(Study(suite, [elle]), "both")
-    assert len(brackets(table)) == 3
-
-
 def test_another_budget_beside_brackets_is_told(tmp_path):
     """Oracle: the amounts: 60 seconds here, 60,000 in the first stage of the paper."""
     suite, runs = write_as_printed(tmp_path, "main_pretraining")
@@ -193,7 +170,7 @@ def test_another_budget_beside_brackets_is_told(tmp_path):
         for note in load("main_pretraining").build(Study(suite, runs), "both").notes
         if "paper's numbers" in note
     )
-    assert "60 measured seconds" in note and "60,000, 24,000" in note
+    assert "budget.amount is 60.0, the paper's [60000.0, 24000.0" in note
     budget = {"unit": "seconds", "amount": [60_000.0, 24_000.0, 50_000.0, 58_000.0, 68_000.0]}
     for run in runs:
         run.line.config["budget"] = budget
@@ -208,39 +185,23 @@ def test_another_budget_of_a_row_is_told_with_the_row(tmp_path):
     last.line.config.setdefault("data", {})["memory_tokens"] = 7
     notes = load("main_pretraining").build(Study(suite, runs), "both").notes
     [note] = [line for line in notes if "paper's numbers" in line]
-    assert " 7 tokens " in note and f"({last.row})" in note
-    assert not any(run.row in note.partition(" 7 tokens ")[2] for run in others)
+    own = note.partition("memory_tokens is 7, ")[2]
+    assert f"({last.row})" in own
+    assert not any(run.row in own for run in others)
 
 
-@pytest.mark.parametrize(
-    ("name", "suite", "change", "heading"),
-    [
-        ("main_pretraining", "bert_base", {}, "Growing from BERT L6_D384 to L12_D768"),
-        ("main_pretraining", "bert_base", {"model.architecture": "gpt"}, "GPT from L6_D384"),
-        ("budgets_pretraining", "half_time", {}, "Half train wall time"),
-        ("budgets_pretraining", "half_time", {"budget.amount": 100}, "100 measured seconds"),
-        ("budgets_downstream", "small_memory", {}, "Memory of 34M"),
-        ("budgets_downstream", "small_memory", {"data.memory_tokens": 900_000_000}, "900,000,000"),
-        ("expand_size", "expand_size", {"budget.amount": 50}, "50 measured seconds"),
-    ],
-)
-def test_a_blocks_heading_is_the_papers_where_the_runs_are(name, suite, change, heading, tmp_path):
-    """Oracle: by hand, from the settings that `--set` changes."""
+def test_a_blocks_heading_tells_the_budget_and_the_memory(tmp_path):
+    """Oracle: by hand, from the suite's file and a changed setting."""
     (tmp_path / "runs").mkdir()
-    read = load_suite(suite, change)
-    table = load(name).build(report.load_study([(read, expand(read))], tmp_path / "runs"))
-    title = table.blocks[0].title
-    assert heading in title
-    assert bool(change) != (title in load(name).blocks.values())
-    assert "34M" not in table.caption and "half" not in table.caption.lower()
-
-
-def expand(suite: Any) -> list[Any]:
-    """The runs of a suite, with one seed."""
-    import methods
-    from benchmark.settings.load import expand as expand_rows
-
-    return expand_rows(suite, methods.list_rows(suite), [0])
+    read = load_suite("half_time", {"data.memory_tokens": 900_000_000})
+    configs = expand(read, methods.list_rows(read), [0])
+    table = load("budgets_pretraining").build(
+        report.load_study([(read, configs)], tmp_path / "runs")
+    )
+    assert table.blocks[0].title == (
+        "BERT from L6_D384 to L12_D768, 60,000, 12,000, 25,000, 29,000, 34,000 measured seconds "
+        "per stage, a memory of 900,000,000 tokens per domain"
+    )
 
 
 def test_scores_are_called_by_their_metric(tmp_path):
