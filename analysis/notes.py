@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -30,67 +30,81 @@ def collect_notes(study: Study) -> list[str]:
 
     `note_times` has what tables of costs and perplexities say besides.
     """
+    return note_suites(study, _collect_suite_notes)
+
+
+def note_suites(study: Study, note: Callable[[Study], Iterable[str]]) -> list[str]:
+    """The notes on each suite, which several begin with its name."""
     lines = []
     for part in study.parts:
-        titles = part.stage_titles
-        notes = [
-            *note_unequal_budgets(part),
-            *note_unequal_texts(part),
-            *note_told_domains(part.runs),
-            *note_kept_copies(part),
-            *note_remarks(part.runs),
-            *note_differences(part.stages, "Hardware differs", ["hardware"]),
-            *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
-            *note_changed_code(part.runs),
-            *note_edited_code(part.stages),
-            *note_differences(part.stages, "Packages differ", ["packages"]),
-            *note_estimated_times(part.runs),
-            *note_failures(part.runs, titles),
-            *note_left_out_runs(part.runs),
-            *note_tuning(part.runs),
-        ]
-        if study.parts[1:]:
-            notes = [f"{part.suite}: {note}" for note in notes]
-        lines += notes
+        where = f"{part.suite}: " if study.parts[1:] else ""
+        lines += [f"{where}{line}" for line in note(part)]
     return lines
+
+
+def _collect_suite_notes(part: Study) -> list[str]:
+    titles = part.stage_titles
+    return [
+        *note_unequal_budgets(part),
+        *note_unequal_texts(part),
+        *note_told_domains(part.runs),
+        *note_kept_copies(part),
+        *note_remarks(part.runs),
+        *note_differences(part.stages, "Hardware differs", "hardware"),
+        *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
+        *note_changed_code(part.runs),
+        *note_edited_code(part.stages),
+        *note_differences(part.stages, "Packages differ", "packages"),
+        *note_estimated_times(part.runs),
+        *note_failures(part.runs, titles),
+        *note_left_out_runs(part.runs),
+        *note_tuning(part.runs),
+    ]
 
 
 def warn_of_counting(study: Study) -> list[str]:
     """Rows that predict text no better than the unigram distribution of its tokens."""
-    lines = []
-    for part in study.parts:
+
+    def warn(part: Study) -> Iterator[str]:
         rows = []
         for row, stage, ap, unigram in part.above_unigram.itertuples(index=False):
             title = part.stage_titles[stage]
             rows.append(f"{row} (AP {ap:,.2f} after {title}, unigrams {unigram:,.2f})")
-        where = f"{part.suite}: " if study.parts[1:] else ""
         if rows:
-            listed = _shorten(rows, ", ", "rows")
-            lines.append(f"{where}Counting tokens predicts at least as well as {listed}.")
-    return lines
+            yield f"Counting tokens predicts at least as well as {_shorten(rows)}."
+
+    return note_suites(study, warn)
 
 
 def warn_of_baselines(study: Study) -> list[str]:
     """Baselines without a model that score at least as high as rows' final models, by task."""
-    lines = []
-    for part in study.parts:
+
+    def warn(part: Study) -> Iterator[str]:
         last = part.scores["stage"] == len(part.runs[0].domains) - 1
         final = part.scores[last & part.scores["headline"]]
         if final.empty:
-            continue
+            return
         seeds = average_by_domain(final, ["row", "seed"])
         rows = dict.fromkeys(run.row for run in part.runs)
         order = [row for row in rows if row in seeds.index]
         models = seeds.groupby("row").mean().loc[order]
         titles = part.tasks | {"": part.whole_task}
-        where = f"{part.suite}: " if study.parts[1:] else ""
         for name, scores in part.measured_baselines.groupby("name", sort=False):
             baseline = average_by_domain(scores, ["seed"]).iloc[0]
             phrases = _describe_rows_behind(models, baseline, titles)
             if phrases:
                 listed = ", and ".join(phrases)
-                lines.append(f"{where}The baseline {name} scores at least as high as {listed}.")
-    return lines
+                yield f"The baseline {name} scores at least as high as {listed}."
+
+    return note_suites(study, warn)
+
+
+def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that stand with each sentence, each once, in their order."""
+    groups: dict[str, dict[str, None]] = {}
+    for sentence, name in pairs:
+        groups.setdefault(sentence, {})[name] = None
+    return {sentence: list(names) for sentence, names in groups.items()}
 
 
 def _describe_rows_behind(
@@ -111,7 +125,7 @@ def _describe_rows_behind(
         phrases.append(f"all rows on {', '.join(every)}")
     for title, rows in behind.items():
         if rows and title not in every:
-            phrases.append(f"{_shorten(rows, ', ', 'rows')} on {title}")
+            phrases.append(f"{_shorten(rows)} on {title}")
     return phrases
 
 
@@ -151,7 +165,7 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
 
 def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
     """Notes on how `run_all.py tune` chose the options of a suite's rows, where it did."""
-    ways: dict[str, list[str]] = {}
+    pairs = []
     for run in runs:
         way = run.line.config.get("tuned")
         if way:
@@ -159,15 +173,12 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
                 f"the best of {way['configurations']} configurations on the first "
                 f"{way.get('domains', 2)} domains, whose search comes on top of the budget"
             )
-            ways.setdefault(text, []).append(run.row)
-    if not ways:
-        return []
-    all_rows = {run.row for run in runs}
+            pairs.append((text, run.row))
+    count = len({run.row for run in runs})
     phrases = []
-    for text, rows in ways.items():
-        listed = ", ".join(dict.fromkeys(rows))
-        phrases.append(text if set(rows) == all_rows else f"{text} ({listed})")
-    return [f"Options are tuned: {'; '.join(phrases)}."]
+    for text, rows in _group(pairs).items():
+        phrases.append(text if len(rows) == count else f"{text} ({', '.join(rows)})")
+    return [f"Options are tuned: {'; '.join(phrases)}."] if phrases else []
 
 
 def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
@@ -189,8 +200,8 @@ def note_times(
 
     It goes on with what `note_untimed` says of runs that wall times leave out.
     """
-    lines = []
-    for part in study.parts:
+
+    def note(part: Study) -> Iterator[str]:
         sentences = [
             f"Budgets are {UNITS[unit].amounts}: {UNITS[unit].meaning}. "
             "All other times are measured."
@@ -198,10 +209,10 @@ def note_times(
             if UNITS[unit].by_table
         ]
         sentences += note_untimed(part)
-        where = f"{part.suite}: " if study.parts[1:] else ""
         if sentences:
-            lines.append(where + " ".join(sentences))
-    return lines
+            yield " ".join(sentences)
+
+    return note_suites(study, note)
 
 
 def note_unequal_budgets(part: Study) -> list[str]:
@@ -226,19 +237,18 @@ def note_unequal_budgets(part: Study) -> list[str]:
             amounts.append(f"{row} {number}")
         lines.append(
             f"Budgets differ in stage {part.stage_titles[stage]}: typically {typical:.4g} "
-            f"{name}, but {_shorten(amounts, ', ', 'rows')}."
+            f"{name}, but {_shorten(amounts)}."
         )
     if elsewhere:
         rows = [row for row in done["row"].unique() if row in elsewhere]
-        listed = _shorten(rows, ", ", "rows")
-        lines.append(f"The same budget as others, but spent in other stages: {listed}.")
+        lines.append(f"The same budget as others, but spent in other stages: {_shorten(rows)}.")
     if done["unit"].nunique() > 1:
         listed = ", ".join(sorted(done["unit"].unique()))
         lines.append(f"Budgets are in different units: {listed}.")
     return lines
 
 
-def _shorten(parts: Sequence[str], separator: str, kind: str) -> str:
+def _shorten(parts: Sequence[str], separator: str = ", ", kind: str = "rows") -> str:
     """The first NAMED of some parts, and how many others there are."""
     text = separator.join(parts[:NAMED])
     rest = len(parts) - NAMED
@@ -255,63 +265,55 @@ def note_unequal_texts(part: Study) -> list[str]:
     if not part.on_most_texts:
         return []
     shared = part.on_most_texts[0]
-    rows_by_titles: dict[tuple[str, ...], list[str]] = {}
+    pairs = []
     for run in part.runs:
-        if not run.line.unigram:
-            continue
-        titles = find_other_texts(run, shared)
+        titles = find_other_texts(run, shared) if run.line.unigram else []
         if titles:
-            rows_by_titles.setdefault(tuple(titles), []).append(run.row)
-    lines = []
-    for names, rows in rows_by_titles.items():
-        texts = _shorten(names, ", ", "texts")
-        listed = _shorten(list(dict.fromkeys(rows)), ", ", "rows")
-        lines.append(
-            f"Texts differ in {texts}: {listed}. Their text, tokens or masks are not those of "
-            f"{shared.row} and of a unigram row, so perplexities do not compare, bits per byte "
-            "only where each token of a text is predicted, and nothing of these rows is marked, "
-            "ranked or judged."
-        )
-    return lines
+            pairs.append((_shorten(titles, kind="texts"), run.row))
+    return [
+        f"Texts differ in {texts}: {_shorten(rows)}. Their text, tokens or masks are not those of "
+        f"{shared.row} and of a unigram row, so perplexities do not compare, bits per byte "
+        "only where each token of a text is predicted, and nothing of these rows is marked, "
+        "ranked or judged."
+        for texts, rows in _group(pairs).items()
+    ]
 
 
-def note_differences(stages: pd.DataFrame, title: str, columns: Sequence[str]) -> list[str]:
-    """The rows by their value in the first of these columns, where any of them differs."""
-    groups = stages.groupby([*columns], sort=False)
-    rows = groups["row"].unique().reset_index()
-    parts = []
-    for value, *_, names in rows.itertuples(index=False):
-        listed = ", ".join(names)
-        parts.append(f"{value} ({listed})")
-    if len(parts) < 2:
-        return []
-    return [f"{title}: {'; '.join(parts)}."]
+def note_differences(stages: pd.DataFrame, title: str, column: str) -> list[str]:
+    """The rows by their value in a column, where any of them differs."""
+    groups = _group(zip(stages[column], stages["row"], strict=True))
+    parts = [f"{value} ({', '.join(rows)})" for value, rows in groups.items()]
+    return [f"{title}: {'; '.join(parts)}."] if parts[1:] else []
 
 
 def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
     """Rows whose models are told at evaluation which domain a text is of, where others are not."""
-    rows = dict.fromkeys(run.row for run in runs if run.reads_domain)
-    if rows:
-        return [f"Told each text's domain at evaluation: {', '.join(rows)}."]
-    return []
+    return _list_rows(
+        ("Told each text's domain at evaluation", run.row) for run in runs if run.reads_domain
+    )
+
+
+def _list_rows(pairs: Iterable[tuple[str, str]], end: str = "") -> list[str]:
+    """A note for each sentence, with the rows that it is true of, and how it ends."""
+    return [f"{sentence}: {', '.join(rows)}.{end}" for sentence, rows in _group(pairs).items()]
 
 
 def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
     """What the optimizers of runs remark on their settings, and the rows with these settings."""
     # older records do not name newer settings, whose defaults are what was before
     defaults = Training().model_dump(mode="json")
-    rows_by_sentence: dict[str, list[str]] = {}
+    pairs = []
     for run in runs:
         training = {**defaults, **run.line.config.get("training", {})}
         optimizer = OPTIMIZERS.get(training["optimizer"])
         remarks = optimizer.remarks if optimizer else {}
         for (setting, value), sentence in remarks.items():
             if training.get(setting) == value:
-                rows_by_sentence.setdefault(sentence, []).append(run.row)
+                pairs.append((sentence, run.row))
+    count = len({run.row for run in runs})
     lines = []
-    for sentence, rows in rows_by_sentence.items():
-        listed = "all rows" if len(rows) == len(runs) else ", ".join(dict.fromkeys(rows))
-        lines.append(f"{sentence}: {listed}.")
+    for sentence, rows in _group(pairs).items():
+        lines.append(f"{sentence}: {'all rows' if len(rows) == count else ', '.join(rows)}.")
     return lines
 
 
@@ -332,18 +334,11 @@ def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
 
     The code was of the same version or of an earlier one.
     """
-    changed = [run.row for run in runs if run.other_code]
-    earlier = [run.row for run in runs if run.earlier]
-    notes = {
-        "Methods' code has changed since, their `version` has not": changed,
-        "Methods compute something else since": earlier,
-    }
-    lines = []
-    for note, rows in notes.items():
-        if rows:
-            listed = ", ".join(dict.fromkeys(rows))
-            lines.append(f"{note}: {listed}. Their numbers are of the old one.")
-    return lines
+    changed = "Methods' code has changed since, their `version` has not"
+    earlier = "Methods compute something else since"
+    pairs = [(changed, run.row) for run in runs if run.other_code]
+    pairs += [(earlier, run.row) for run in runs if run.earlier]
+    return _list_rows(pairs, " Their numbers are of the old one.")
 
 
 def note_edited_code(stages: pd.DataFrame) -> list[str]:
@@ -353,14 +348,10 @@ def note_edited_code(stages: pd.DataFrame) -> list[str]:
     other files.
     """
     states = stages["code"].map(lambda code: code.rpartition("+")[2])
-    rows_by_state = stages.groupby(states, sort=False)["row"].unique()
-    if len(rows_by_state) < 2:
-        return []
-    parts = []
-    for state, rows in rows_by_state.items():
-        parts.append(f"{state} ({_shorten(list(rows), ', ', 'rows')})")
+    groups = _group(zip(states, stages["row"], strict=True))
+    parts = [f"{state} ({_shorten(rows)})" for state, rows in groups.items()]
     listed = _shorten(parts, "; ", "states of it")
-    return [f"The code that trains was edited in between: {listed}."]
+    return [f"The code that trains was edited in between: {listed}."] if parts[1:] else []
 
 
 def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:
@@ -370,7 +361,7 @@ def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:
     if not rows:
         return []
     return [
-        f"Step times are estimated, not measured: {_shorten(list(rows), ', ', 'rows')}. "
+        f"Step times are estimated, not measured: {_shorten(list(rows))}. "
         "A step takes its FLOPs over those of Naive's step, "
         "times Naive's time on the reference machine, at the nearest settings that were measured."
     ]
@@ -411,12 +402,8 @@ def note_failures(runs: Sequence[RunRecords], titles: Sequence[str]) -> list[str
 
 def note_left_out_runs(runs: Sequence[RunRecords]) -> list[str]:
     """Runs whose records are not shown, by the reason."""
-    reasons: dict[str, list[str]] = {}
-    for run in runs:
-        if run.why:
-            reasons.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
-    lines = []
-    for reason, names in reasons.items():
-        listed = _shorten(names, "; ", "runs")
-        lines.append(f"Records are left out of {listed}: {reason}.")
-    return lines
+    groups = _group((run.why, f"{run.row}, seed {run.seed}") for run in runs if run.why)
+    return [
+        f"Records are left out of {_shorten(names, '; ', 'runs')}: {reason}."
+        for reason, names in groups.items()
+    ]

@@ -69,7 +69,7 @@ def render_page(
         undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=tables,
         figures=figures,
-        audit=_list_audit_notes(study),
+        audit=notes.note_suites(study, _list_audit_notes),
         made=_build_cost_table(study),
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
         rows=_write_settings(study),
@@ -181,20 +181,12 @@ def _describe_undecided(scorecard: Table) -> str:
     return f"These runs decide none of the paper's {len(rows)} findings."
 
 
-def _list_audit_notes(study: Study) -> list[str]:
-    """Notes on what is not equal, or not well, in the runs of each suite."""
-    audit = []
-    for part in study.parts:
-        where = f"{part.suite}: " if len(study.parts) > 1 else ""
-        lines = [
-            *notes.note_times(part),
-            *notes.collect_notes(part),
-            *notes.note_passes(part.runs),
-        ]
-        if not notes.spends_seconds(part):  # then tables do not say it
-            lines += notes.note_contended_stages(part.stages, part.stage_titles)
-        audit += [f"{where}{line}" for line in lines]
-    return audit
+def _list_audit_notes(part: Study) -> list[str]:
+    """Notes on what is not equal, or not well, in the runs of a suite."""
+    lines = [*notes.note_times(part), *notes.collect_notes(part), *notes.note_passes(part.runs)]
+    if not notes.spends_seconds(part):  # then tables do not say it
+        lines += notes.note_contended_stages(part.stages, part.stage_titles)
+    return lines
 
 
 def _build_cost_table(study: Study) -> Table:
