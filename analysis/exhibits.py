@@ -146,7 +146,8 @@ class TableExhibit(Exhibit):
             never_best[part.suite] = part.references
             if not scores:
                 never_best[part.suite] = part.never_best.union(part.above_unigram["row"])
-        blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
+        for block in blocks:
+            mark_best(block, columns, never_best[block.suite])
         times = [] if scores else note_times(study, self.note_untimed)
         notes = [*about, *note_missing_cells(study, blocks), *times, *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
@@ -165,7 +166,7 @@ class TableExhibit(Exhibit):
         warnings: Sequence[str] = (),
     ) -> Table:
         """The finished table, with numbers of few seeds marked."""
-        blocks, seeds = mark_few_seeds(blocks)
+        seeds = mark_few_seeds(blocks)
         cells = [cell for block in blocks for row in block.rows for cell in row.cells]
         counts = {cell.few_seeds for cell in cells} - {0}
         lines = []
@@ -295,10 +296,10 @@ def add_printed(cell: Cell, value: PrintedValue | None) -> Cell:
     """The cell with its printed number beside its own."""
     if value is None:
         return cell
-    printed = value.printed
-    if printed.startswith("-"):
-        printed = f"−{printed[1:]}"
-    return replace(cell, printed=printed, corrected=value.corrected, doubt=value.flag)
+    cell.printed = re.sub("^-", "−", value.printed)
+    cell.corrected = value.corrected
+    cell.doubt = value.flag
+    return cell
 
 
 def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import pandas as pd
@@ -132,15 +132,10 @@ class ScoreTable(TableExhibit):
                 cells.append(_make_cell(line.means, "") if is_expected else Cell())
             rows.append(TableRow(line.label, tuple(cells), line.competes))
         if self.by_stage and part.suite in part.only_last:
-            # no score of the models before the last is to come
-            rows[:-1] = map(_expect_nothing, rows[:-1])
+            for row in rows[:-1]:
+                for cell in row.cells:
+                    cell.missing = False  # no score of a model before the last is to come
         return rows
-
-
-def _expect_nothing(row: TableRow) -> TableRow:
-    """The row with no cell that is missing."""
-    cells = tuple(replace(cell, missing=False) for cell in row.cells)
-    return replace(row, cells=cells)
 
 
 @dataclass(frozen=True, kw_only=True)

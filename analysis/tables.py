@@ -31,9 +31,9 @@ MISSING = "--"
 ROUNDING = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cell:
-    """A number with its spread over seeds, or a text.
+    """A number with its spread over seeds, or a text. Marks are set once its table is whole.
 
     `printed` is what the paper has in the same cell. `corrected` is what it must have meant,
     `doubt` why it cannot be right, or is odd. No values, no text and no printed number: nothing is
@@ -204,7 +204,7 @@ def format_number(value: float, digits: int) -> str:
     return text.lstrip("-")
 
 
-def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
+def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> None:
     """Mark the cell of each column whose seeds are all better than all seeds of each other row.
 
     So nothing is marked of a single seed, nor what several rows share, nor what all seeds share, as
@@ -212,64 +212,40 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
     does not compete, such as counts of words. `references`: labels of rows that others are measured
     against, and that are never the best.
     """
-    rows = [list(row.cells) for row in block.rows]
-    competes = [row.competes and row.label not in references for row in block.rows]
-    for j, column in enumerate(columns):
+    for place, column in enumerate(columns):
         if column.lower is None:
             continue
         sign = 1 if column.lower else -1
-        values = {}
-        for i, cells in enumerate(rows):
-            values[i] = [sign * value for value in cells[j].values]
-        candidates = [i for i in values if competes[i] and values[i]]
+        candidates = []
+        bounds = []  # the least value of each row that sets one
+        for row in block.rows:
+            cell = row.cells[place]
+            if not cell.values or row.label in references:
+                continue
+            values = [sign * value for value in cell.values]
+            bounds.append(min(values))
+            if row.competes:
+                candidates.append((max(values), min(values), cell))
         if len(candidates) < 2:
             continue
-        best = min(candidates, key=lambda i: max(values[i]))
-        rivals = [
-            value
-            for i in values
-            if i in candidates or not block.rows[i].competes
-            if i != best
-            for value in values[i]
-        ]
-        best_values = values[best]
-        is_varied = len(set(best_values)) > 1
-        is_decided = is_varied and max(best_values) < min(rivals)
-        if is_decided:
-            rows[best][j] = replace(rows[best][j], best=True)
-    marked = []
-    for row, cells in zip(block.rows, rows, strict=True):
-        marked.append(replace(row, cells=tuple(cells)))
-    return replace(block, rows=tuple(marked))
+        worst, least, best = min(candidates, key=lambda candidate: candidate[0])
+        bounds.remove(least)
+        best.best = least < worst < min(bounds)
 
 
-def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
-    """Mark the numbers of competing rows that stem from fewer seeds than most.
+def mark_few_seeds(blocks: Sequence[Block]) -> int:
+    """Mark the numbers of competing rows that stem from fewer seeds than most, and return the most.
 
-    Also return the most. Where that is one, nothing is marked: the caption says it.
+    Where that is one, nothing is marked: the caption says it.
     """
     competing = [row for block in blocks for row in block.rows if row.competes]
-    counts = [len(cell.values) for row in competing for cell in row.cells]
-    most = max(counts, default=0)
-    if most < 2:
-        return [*blocks], most
-    marked = []
-    for block in blocks:
-        rows = []
-        for row in block.rows:
-            cells = []
-            for cell in row.cells:
-                cells.append(_mark_if_few(cell, most) if row.competes else cell)
-            rows.append(replace(row, cells=tuple(cells)))
-        marked.append(replace(block, rows=tuple(rows)))
-    return marked, most
-
-
-def _mark_if_few(cell: Cell, most: int) -> Cell:
-    count = len(cell.values)
-    if 0 < count < most:
-        return replace(cell, few_seeds=count)
-    return cell
+    cells = [cell for row in competing for cell in row.cells]
+    most = max((len(cell.values) for cell in cells), default=0)
+    for cell in cells:
+        count = len(cell.values)
+        if most > 1 and 0 < count < most:
+            cell.few_seeds = count
+    return most
 
 
 # -------------------------------------------------------------------------------------------

@@ -331,13 +331,15 @@ def small_table(text: str = "Naive") -> Table:
         TableRow("b", (Cell((4.0,)), Cell(missing=True))),
     )
     columns = (Column("AP", "WB", lower=True), Column("F1", "WB", lower=False))
+    block = Block("One", rows)
+    mark_best(block, columns)
     return Table(
         "t",
         "table:t",
         "A caption",
         "Method",
         columns,
-        (mark_best(Block("One", rows), columns),),
+        (block,),
         ("A note",),
     )
 
@@ -362,7 +364,8 @@ def test_a_row_is_the_best_where_its_seeds_decide(seeds, lower, expected):
         competes = min(values) > 0
         cell = Cell(tuple(9.0 if lower and not competes else abs(value) for value in values))
         rows.append(TableRow("", (cell,), competes=competes))
-    block = mark_best(Block("", tuple(rows)), [Column("", lower=lower)])
+    block = Block("", tuple(rows))
+    mark_best(block, [Column("", lower=lower)])
     marks = [place for place, row in enumerate(block.rows) if row.cells[0].best]
     assert marks == ([] if expected is None else [expected])
 
