@@ -117,35 +117,25 @@ def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     return math.nan
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimeAverages:
-    """Perplexities of a stream in time: of periods before the one just learned, of it, after it."""
-
-    backward: float
-    same_time: float
-    forward: float
+TIMES = ("Backward", "Same time", "Forward")
 
 
-def average_over_time(matrix: ArrayLike) -> TimeAverages:
-    """Averages of what stands below, on and above the diagonal of a matrix of perplexities.
+def average_over_time(matrix: ArrayLike) -> dict[str, float]:
+    """Perplexities of a stream in time: of periods before the one just learned, of it, after it.
 
-    `matrix[s, i]` (D, D): perplexity on period i after stage s. They are those of TiC-LM (Li et al.
-    2025, arXiv 2504.02107), who average log perplexity; these are its exponential, a geometric
-    mean, as AP is. NaN where a measurement is missing, or nothing stands there.
+    They are averages, by TIMES, of what stands below, on and above the diagonal of a matrix:
+    `matrix[s, i]` (D, D) is the perplexity on period i after stage s. They are those of TiC-LM (Li
+    et al. 2025, arXiv 2504.02107), who average log perplexity; these are its exponential, a
+    geometric mean, as AP is. NaN where a measurement is missing, or nothing stands there.
     """
     values = np.log(np.asarray(matrix, float))
     stages, periods = np.indices(values.shape)
-
-    def average(is_meant: NDArray[np.bool_]) -> float:
-        if is_meant.any():
-            return math.exp(values[is_meant].mean())
-        return math.nan
-
-    return TimeAverages(
-        backward=average(periods < stages),
-        same_time=average(periods == stages),
-        forward=average(periods > stages),
-    )
+    averages = {}
+    for name, is_meant in zip(
+        TIMES, (periods < stages, periods == stages, periods > stages), strict=True
+    ):
+        averages[name] = math.exp(values[is_meant].mean()) if is_meant.any() else math.nan
+    return averages
 
 
 def compute_area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:

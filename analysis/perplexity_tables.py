@@ -215,21 +215,32 @@ class LifelongTable(TableExhibit):
             compares = curve["timed"].all() or not _has_timed_budget(run)
             if run.row == TARGET and compares:
                 targets[run.seed] = curve["ap"].iloc[-1]
-        measured: dict[str, list[dict[str, float]]] = {row: [] for row in part.ranked_rows}
+        measured: dict[str, list[dict[str, float]]] = {}
         for run, curve in pairs:
             target = np.nan
             if not part.apart & {run.row, TARGET}:
                 target = targets.get(run.seed, np.nan)
             values = _measure(run, curve, target, probes)
-            measured[run.row].append(values)
-        rows = []
-        for row, lines in measured.items():
-            cells = []
-            for name, column in columns.items():
-                cell = _make_cell([line[name] for line in lines], column)
-                cells.append(cell if lines else Cell(missing=True))
-            rows.append(TableRow(row, tuple(cells)))
-        return Block(self.choose_heading(part), tuple(rows), part.suite)
+            measured.setdefault(run.row, []).append(values)
+        rows = _make_rows(part, columns, measured)
+        return Block(self.choose_heading(part), rows, part.suite)
+
+
+def _make_rows(
+    part: Study,
+    columns: Mapping[str, Column],
+    measured: Mapping[str, Sequence[Mapping[str, float]]],
+) -> tuple[TableRow, ...]:
+    """A line for each row of a suite, from what was measured of each of its finished runs."""
+    rows = []
+    for row in part.ranked_rows:
+        lines = measured.get(row, [])
+        cells = []
+        for name, column in columns.items():
+            cell = _make_cell([line[name] for line in lines], column)
+            cells.append(cell if lines else Cell(missing=True))
+        rows.append(TableRow(row, tuple(cells)))
+    return tuple(rows)
 
 
 def _measure(
@@ -269,11 +280,7 @@ def _measure(
     return values
 
 
-TIMES = {  # by the field of `metrics.TimeAverages`
-    "backward": Column("Backward", lower=True),
-    "same_time": Column("Same time", lower=True),
-    "forward": Column("Forward", lower=True),
-}
+TIMES = {name: Column(name, lower=True) for name in metrics.TIMES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,18 +301,13 @@ class TimeTable(TableExhibit):
 
     def _make_block(self, part: Study) -> Block:
         finished = {*part.finished["run"]}
-        measured: dict[str, list[metrics.TimeAverages]] = {row: [] for row in part.ranked_rows}
+        measured: dict[str, list[dict[str, float]]] = {}
         for run in part.runs:
             if run.id in finished:
-                measured[run.row].append(metrics.average_over_time(_make_perplexity_matrix(run)))
-        rows = []
-        for row, averages in measured.items():
-            cells = []
-            for name, column in TIMES.items():
-                cell = _make_cell([getattr(average, name) for average in averages], column)
-                cells.append(cell if averages else Cell(missing=True))
-            rows.append(TableRow(row, tuple(cells)))
-        return Block(self.choose_heading(part), tuple(rows), part.suite)
+                averages = metrics.average_over_time(_make_perplexity_matrix(run))
+                measured.setdefault(run.row, []).append(averages)
+        rows = _make_rows(part, TIMES, measured)
+        return Block(self.choose_heading(part), rows, part.suite)
 
 
 def _find_budget(last: pd.DataFrame, unit: str, target: float) -> float:
