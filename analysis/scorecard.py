@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-import scipy.stats
+import pandas as pd
 
 from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
@@ -111,9 +111,7 @@ def _make_undecided_block(claims: int, seeds: int) -> Block:
 def _describe_undecided(claims: int, seeds: int) -> str:
     """The sentence in the place of all claims where none can be decided."""
     if not claims:
-        return "No run has finished what a claim is about."
-    if not seeds:
-        return f"No seed has two rows that one of {claims} claims is about."
+        return "No seed has finished two rows that a claim is about."
     present = "one seed" if seeds == 1 else f"{seeds} seeds"
     fewest = count_fewest_seeds(2 * claims)
     return (
@@ -235,32 +233,26 @@ def _compare_order(
 
     There is nothing for less than three methods.
     """
-    measured = []
-    printed = []
+    measured = {}
+    printed = {}
     for row in PAPER:
         slug = make_slug(row)
         values = numbers.get(Key(metric, slug, numbers.last, column))
         paper_values = paper.get(Key(metric, slug, paper.last, column))
         if values and paper_values:
-            measured.append(values)
-            printed.append(paper_values[0])  # the paper's only one
-    methods = len(measured)
-    if methods < 3:
+            measured[row] = values
+            printed[row] = paper_values[0]  # the paper's only one
+    seeds = pd.DataFrame(measured).dropna()
+    if len(measured) < 3 or seeds.empty:
         return []
-    seeds = sorted(set.intersection(*(set(values) for values in measured)))
-    if not seeds:
-        return []
-    taus = []
-    for seed in seeds:
-        ranked = [values[seed] for values in measured]
-        taus.append(scipy.stats.kendalltau(ranked, printed).statistic)
+    taus = seeds.corrwith(pd.Series(printed), axis="columns", method="kendall").to_numpy()
     low, high = compute_interval(taus)
     interval = ""
     if not math.isnan(low):
         interval = f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
     tau = f"Kendall's τ with the paper's is {np.mean(taus):.2f}"
     seeds_in_words = f"mean over {len(seeds)} seeds{interval}" if len(seeds) > 1 else "one seed"
-    order = f"Order by {words} of the {methods} methods that the paper prints"
+    order = f"Order by {words} of the {len(measured)} methods that the paper prints"
     text = f"{order}: {tau} ({seeds_in_words})."
     return [text.replace("-", "−")]
 

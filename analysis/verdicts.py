@@ -55,7 +55,6 @@ class Comparison:
     excess: Floats
     # of the mean change, by the choice of the validation text's documents
     text_variance: float = 0.0
-    is_unpaired: bool = False  # both rows are measured, and no seed has both
     has_diverged: bool = False  # some value is infinite
 
     @cached_property
@@ -108,23 +107,10 @@ class Verdict:
         """Why it is not decidable, where that is not because the seeds differ too much."""
         if self.state != "not decidable":
             return ""
-        unpaired = [comparison for comparison in self.comparisons if comparison.is_unpaired]
-        if unpaired:
-            pairs = [f"both {comparison.row} and {comparison.other}" for comparison in unpaired]
-            return f"no seed has {', nor '.join(dict.fromkeys(pairs))}"
-        missing = []
-        slugs: set[str] = set()
-        for comparison in self.comparisons:
-            if comparison.changes.size:
-                slugs |= {make_slug(comparison.row), make_slug(comparison.other)}
-            else:
-                missing.append(comparison)
-        names = [name for comparison in missing for name in (comparison.row, comparison.other)]
-        unmeasured = dict.fromkeys(name for name in names if make_slug(name) not in slugs)
-        if unmeasured:
-            return f"nothing measured of {', '.join(unmeasured)}"
+        missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
         if missing:
-            return f"{len(missing)} of {len(self.comparisons)} comparisons not measured yet"
+            pairs = [f"{comparison.row} with {comparison.other}" for comparison in missing]
+            return f"no seed compares {', '.join(dict.fromkeys(pairs))}"
         if any(comparison.has_diverged for comparison in self.comparisons):
             return "a run diverged"
         if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
@@ -184,7 +170,7 @@ def _rank_weakness(comparison: Comparison) -> tuple[float, float]:
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have.
 
-    There are none where nothing of two rows is measured.
+    There are none where no seed has two of its rows.
     """
     stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
     columns = [""]
@@ -196,7 +182,7 @@ def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     for row, rival, stage, column in product(claim.rows, rivals, stages, columns):
         comparison = _compare(claim, values, row, rival, stage, column)
         comparisons.append(comparison)
-        is_measured |= bool(comparison.changes.size) or comparison.is_unpaired
+        is_measured |= bool(comparison.changes.size)
     return tuple(comparisons) if is_measured else ()
 
 
@@ -230,7 +216,6 @@ def _compare(
         changes=changes,
         excess=excess,
         text_variance=values.compute_text_variance(row, other, stage) if is_ap else 0.0,
-        is_unpaired=bool(tests and references and not seeds),
         has_diverged=bool(np.isinf([*test_values, *reference_values]).any()),
     )
 
