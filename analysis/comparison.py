@@ -6,7 +6,6 @@ It says what rows came to, and what of settings, text, code and hardware differs
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from analysis.study import Study, find_other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
 from benchmark.ledger.runs import RunRecords, leave_out_older_texts
-from benchmark.settings.decides import find_differences, flatten, list_purposes, show_value
+from benchmark.settings.decides import find_differences, flatten, list_purposes
 from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
 
 COLUMNS = (
@@ -38,6 +37,7 @@ COLUMNS = (
     "its 95% interval",
 )
 NOTHING = "nothing that the other lacks"
+UNPAIRED = "no stage of a seed has ended in both"
 Runs = Sequence[RunRecords]
 
 
@@ -93,8 +93,7 @@ def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> lis
     """
     runs = [run for run in side.suites[suite] if _is_asked_for(run, settings)]
     if not runs:
-        pairs = [f"{key}={value}" for key, value in settings.items()]
-        request = ", ".join(pairs)
+        request = ", ".join(f"{key}={value}" for key, value in settings.items())
         raise ComparisonError(
             f"{side.name}: no run of {suite} has {request}; give --set what some were run with"
         )
@@ -102,17 +101,12 @@ def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> lis
     for run in runs:
         trial = _list_trial_settings(run)
         first_trial = trials.setdefault(run.row, trial)
-        keys = {**first_trial, **trial}
-        changed = [key for key in keys if first_trial.get(key) != trial.get(key)]
-        if changed:
-            key = changed[0]
-            first_value = show_value(first_trial.get(key))
-            value = show_value(trial.get(key))
-            example = value if first_value == "none" else first_value
+        changes = find_differences(first_trial, trial)
+        if changes:
+            key = changes[0].partition(":")[0]
             raise ComparisonError(
-                f"{side.name}: row {run.row!r} of {suite} was run with {key} = "
-                f"{first_value} and with {value}: choose "
-                f"one with --set {shlex.quote(f'{key}={example}')}"
+                f"{side.name}: row {run.row!r} of {suite} was run with several settings "
+                f"({changes[0]}): choose one with --set {key}=VALUE"
             )
     runs = leave_out_older_texts(runs)
     counts = Counter((run.row, run.seed) for run in runs if not run.why)
@@ -183,8 +177,10 @@ def _list_notes(
         "perplexity. Mean of "
         "the seeds that both have. One seed has no interval."
     )
-    for reason, unpaired in _find_unpaired_rows(a, b).items():
-        yield f"{', '.join(unpaired)}: {reason}."
+    paired = set(_pair_ends(a, b)["row"])
+    unpaired = {run.row for run in a} & {run.row for run in b} - paired
+    if unpaired:
+        yield f"{', '.join(row for row in rows if row in unpaired)}: {UNPAIRED}."
     if incomparable:
         rows_in_words = ", ".join(incomparable)
         yield f"On other texts in A and B, so nothing is compared: {rows_in_words}."
@@ -200,8 +196,7 @@ def describe_furthest_row(name: str, a: Runs, b: Runs) -> str:
     compared = ends[~ends["row"].isin(incomparable)]
     means = compared.groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
     if means.empty:
-        reasons = "; ".join(_find_unpaired_rows(a, b))
-        return f"{name}: no AP of A and B can be compared" + (reasons and f": {reasons}")
+        return f"{name}: no AP of A and B can be compared"
     ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
     percent = 100 * math.expm1(ratios.max())
     return f"{name}: AP of A and B is at most {percent:.1f}% apart ({ratios.idxmax()})"
@@ -219,24 +214,6 @@ def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
     pairs = ends_a.merge(ends_b, on=place, suffixes=(" of A", " of B"))
     last = pairs.groupby("row")["stage"].transform("max")
     return pairs[pairs["stage"] == last].sort_values("seed")
-
-
-def _find_unpaired_rows(a: Runs, b: Runs) -> dict[str, list[str]]:
-    """The rows of both sides of which no seed can be compared, by the reason in words."""
-    paired = set(_pair_ends(a, b)["row"])
-    rows_by_reason: dict[str, list[str]] = {}
-    for row in dict.fromkeys(run.row for run in a):
-        seeds_a = sorted({run.seed for run in a if run.row == row})
-        seeds_b = sorted({run.seed for run in b if run.row == row})
-        if row in paired or not seeds_b:
-            continue
-        reason = "no stage of a seed has ended in both"
-        if not set(seeds_a) & set(seeds_b):
-            list_a = ", ".join(map(str, seeds_a))
-            list_b = ", ".join(map(str, seeds_b))
-            reason = f"no seed is in both, A has {list_a} and B has {list_b}"
-        rows_by_reason.setdefault(reason, []).append(row)
-    return rows_by_reason
 
 
 def _find_rows_on_other_texts(a: Runs, b: Runs) -> list[str]:
