@@ -14,7 +14,6 @@ from analysis.exhibits import PrintedValue, TableExhibit, add_printed
 from analysis.paper_suites import GROWING
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.ledger.records import StageDone, find_last
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.names import make_slug
 from benchmark.settings.suite import pick_for_stage
@@ -99,23 +98,19 @@ class ArchitectureTable(TableExhibit):
         for index in range(len(runs[0].domains)):
             number = str(index + 1)
             lines = stages[stages["stage"] == index]
-            properties = _collect_properties(runs, index, lines)
-            ends = []
-            for run in runs:
-                if find_last(run.stages[index], StageDone) is not None:
-                    ends.append(run)
-            recovers = index > 0 and is_growing
+            properties = _collect_properties(runs[0], index, lines)
+            ends = lines["done"].sum()
             cells = []
             for name in self.properties:
                 value = properties[name]
                 is_unknown = math.isnan(value)
                 _, show = PROPERTIES[name]
-                is_expected = recovers or name != "recover steps"
+                is_expected = name != "recover steps" or (index > 0 and is_growing)
                 is_measured = name in MEASURED and not is_unknown
                 cell = Cell(
                     text="" if is_unknown else show(value),
                     missing=is_unknown and not ends and is_expected,
-                    few_seeds=int(is_measured and len(ends) == 1),
+                    few_seeds=int(is_measured and ends == 1),
                 )
                 cells.append(add_printed(cell, printed.get((f"m{number}", number, name, ""))))
             rows.append(TableRow(f"M{number}", tuple(cells)))
@@ -130,41 +125,26 @@ def _choose_row(part: Study) -> str:
     return part.runs[-1].row
 
 
-def _collect_properties(
-    runs: list[RunRecords], index: int, stages: pd.DataFrame
-) -> dict[str, float]:
+def _collect_properties(run: RunRecords, index: int, stages: pd.DataFrame) -> dict[str, float]:
     """The properties of one stage's model.
 
     Before training the size is the ladder's, and what only training tells is NaN.
     """
-    model = runs[0].line.config["model"]
-    training = runs[0].line.config["training"]
-    if len(stages):
-        layers = stages["layers"].iloc[0]
-        hidden = stages["hidden_size"].iloc[0]
-    else:
-        rung = model["ladder"][index]
-        layers = rung["layers"]
-        hidden = rung["hidden_size"]
-    recover_steps = []
-    adapt_steps = []
-    for run in runs:
-        end = find_last(run.stages[index], StageDone)
-        if end:
-            steps = {phase["name"]: phase["steps"] for phase in end.phases}
-            recover_steps.append(steps.get("recover"))
-            adapt_steps.append(steps.get("adapt"))
+    model = run.line.config["model"]
+    training = run.line.config["training"]
+    size = stages.iloc[0] if len(stages) else model["ladder"][index]
+    means = stages[["parameters", "recover", "adapt", "seconds"]].astype(float).mean()
     return {
-        "parameters": stages["parameters"].mean(),
-        "layers": layers,
-        "hidden size": hidden,
-        "heads": hidden / model["head_size"],
-        "feed-forward size": 4 * hidden,
+        "parameters": means["parameters"],
+        "layers": size["layers"],
+        "hidden size": size["hidden_size"],
+        "heads": size["hidden_size"] / model["head_size"],
+        "feed-forward size": 4 * size["hidden_size"],
         "learning rate": pick_for_stage(training["learning_rate"], index),
-        "recover steps": pd.Series(recover_steps, dtype=float).mean(),
-        "adapt steps": pd.Series(adapt_steps, dtype=float).mean(),
+        "recover steps": means["recover"],
+        "adapt steps": means["adapt"],
         "warm-up": pick_for_stage(training["warmup"], index),
-        "train wall time": stages["seconds"].mean(),
+        "train wall time": means["seconds"],
     }
 
 
@@ -197,11 +177,10 @@ class HyperparameterTable(TableExhibit):
                     printed |= {(number.row, title): number for number in numbers}
         rows = []
         for name, show in SETTINGS.items():
-            cells = []
-            for title, task in tasks.items():
-                cell = Cell(text=show(task))
-                value = printed.get((name, title))
-                cells.append(add_printed(cell, value))
+            cells = [
+                add_printed(Cell(text=show(task)), printed.get((name, title)))
+                for title, task in tasks.items()
+            ]
             rows.append(TableRow(name, tuple(cells)))
         columns = [Column(title) for title in tasks]
         blocks = [Block("", tuple(rows))]

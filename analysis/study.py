@@ -109,7 +109,8 @@ class Study:
         """Every stage that was started: its domain, its budget, its costs and its size.
 
         The columns are those of _STAGE. `shares` is the sum of its phases' shares of its budget,
-        `cores` the share of its cores that other programs left it, NaN where that is not recorded.
+        `recover` and `adapt` are their steps, `cores` is the share of its cores that other programs
+        left it, NaN where that is not recorded.
         """
         lines = [
             _describe_stage(run, index, stage)
@@ -502,6 +503,8 @@ _STAGE = [
     "trainable",
     "layers",
     "hidden_size",
+    "recover",
+    "adapt",
     "cores",
     "done",
 ]
@@ -565,6 +568,7 @@ def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -
     unit = head.budget.unit
     provenance = head.provenance
     share = done.cores.share if done else None
+    steps = {phase["name"]: phase["steps"] for phase in done.phases} if done else {}
     return {
         **_describe_run(run),
         "stage": index,
@@ -581,6 +585,8 @@ def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -
         "trainable": head.trainable,
         "layers": head.layers,
         "hidden_size": head.hidden_size,
+        "recover": steps.get("recover", np.nan),
+        "adapt": steps.get("adapt", np.nan),
         "cores": np.nan if share is None else share,
         "done": done is not None,
     }
