@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.inference import show_mean
 from analysis.metrics import PERPLEXITIES
-from analysis.notes import note_left_out_runs
+from analysis.notes import group_names, note_left_out_runs
 from analysis.study import Study, find_other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
@@ -291,11 +291,11 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     settings_a = {run.row: _list_settings(run) for run in a}
     settings_b = {run.row: _list_settings(run) for run in b}
     rows = [row for row in settings_a if row in settings_b]
-    changes: dict[str, list[str]] = {}
+    pairs = []
     for row in rows:
         for change in find_differences(settings_a[row], settings_b[row], longest=None):
-            changes.setdefault(change, []).append(row)
-    for change, changed_rows in changes.items():
+            pairs.append((change, row))
+    for change, changed_rows in group_names(pairs).items():
         place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"
         yield change + place
 

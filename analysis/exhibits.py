@@ -12,6 +12,7 @@ from typing import Any, Literal
 from analysis import paper_suites
 from analysis.notes import (
     collect_notes,
+    group_names,
     note_missing_cells,
     note_times,
     warn_of_baselines,
@@ -33,15 +34,16 @@ PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right pro
 class Exhibit:
     """One table or figure. `suites` are the paper's that it shows, all if none of these is there.
 
-    `told`: what headings tell of besides the model. `reading` says how to read its numbers; its
-    `{size}` becomes a sentence on the names of sizes. A caption's `{score}` becomes the name of the
-    scores. `name` (of the file) and `printed` (the paper's numbers) are filled in by
-    `analysis.catalogue.load`.
+    `only`: the rows to show of a suite, where it is not all of them. `told`: what headings tell of
+    besides the model. `reading` says how to read its numbers; its `{size}` becomes a sentence on
+    the names of sizes. A caption's `{score}` becomes the name of the scores. `name` (of the file)
+    and `printed` (the paper's numbers) are filled in by `analysis.catalogue.load`.
     """
 
     caption: str
     label: str
     suites: tuple[str, ...] = ()
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reading: str = ""
     told: tuple[Literal["budget", "memory"], ...] = ()
     name: str = ""
@@ -53,7 +55,12 @@ class Exhibit:
         These are the paper's, or all if none is one of these.
         """
         suites = [suite for suite in self.suites if suite in study.suites]
-        return study.select_suites(suites) if suites and suites != study.suites else study
+        selection = study.select_suites(suites) if suites and suites != study.suites else study
+        if not self.only:
+            return selection
+        rows = self.only
+        runs = [run for run in selection.runs if run.row in rows.get(run.suite, [run.row])]
+        return replace(selection, runs=runs)
 
     def choose_heading(self, part: Study) -> str:
         """The heading of a suite's block: what its runs did."""
@@ -198,8 +205,8 @@ def describe_size(run: RunRecords) -> str:
     return f"{describe_ladder(run)[0]}: {layers}, hidden size {size['hidden_size']}."
 
 
-def to_files(table: Table) -> dict[str, bytes]:
-    return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
+def to_files(name: str, table: Table) -> dict[str, bytes]:
+    return {f"{name}.{suffix}": to_text(table).encode() for suffix, to_text in FORMATS.items()}
 
 
 def describe_growth(runs: Sequence[RunRecords]) -> str:
@@ -307,15 +314,14 @@ def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list
 
     Each reason comes once, with its cells.
     """
-    places_by_doubt: dict[str, dict[str, None]] = {}
+    pairs = []
     for block in blocks:
         for row in block.rows:
             for cell, column in zip(row.cells, columns, strict=True):
                 if cell.doubt:
                     place = f"{row.label} {column.name}" if cell.corrected else "all of it"
-                    places = places_by_doubt.setdefault(cell.doubt, {})
-                    places[f"{block.title}, {place}"] = None
-    lines = []
-    for doubt, places in places_by_doubt.items():
-        lines.append(f"Printed and corrected: {'; '.join(places)}: {doubt}.")
-    return lines
+                    pairs.append((cell.doubt, f"{block.title}, {place}"))
+    return [
+        f"Printed and corrected: {'; '.join(places)}: {doubt}."
+        for doubt, places in group_names(pairs).items()
+    ]

@@ -99,7 +99,7 @@ def warn_of_baselines(study: Study) -> list[str]:
     return note_suites(study, warn)
 
 
-def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """The names that stand with each sentence, each once, in their order."""
     groups: dict[str, dict[str, None]] = {}
     for sentence, name in pairs:
@@ -110,23 +110,18 @@ def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def _describe_rows_behind(
     models: pd.DataFrame, baseline: pd.Series, titles: Mapping[str, str]
 ) -> list[str]:
-    """The rows that score no higher than a baseline: first the tasks on which all do, then others.
+    """The rows that score no higher than a baseline, with the tasks on which they do.
 
     `models` has a line a row and a column a task.
     """
-    behind = {}
+    pairs = []
     for task, title in titles.items():
         if task in models and task in baseline:
-            is_behind = models[task] <= baseline[task]
-            behind[title] = list(models.index[is_behind])
-    every = [title for title, rows in behind.items() if len(rows) == len(models)]
-    phrases = []
-    if every:
-        phrases.append(f"all rows on {', '.join(every)}")
-    for title, rows in behind.items():
-        if rows and title not in every:
-            phrases.append(f"{_shorten(rows)} on {title}")
-    return phrases
+            behind = models.index[models[task] <= baseline[task]]
+            rows = "all rows" if len(behind) == len(models) else _shorten(list(behind))
+            if len(behind):
+                pairs.append((rows, title))
+    return [f"{rows} on {', '.join(tasks)}" for rows, tasks in group_names(pairs).items()]
 
 
 def spends_seconds(part: Study) -> bool:
@@ -176,7 +171,7 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
             pairs.append((text, run.row))
     count = len({run.row for run in runs})
     phrases = []
-    for text, rows in _group(pairs).items():
+    for text, rows in group_names(pairs).items():
         phrases.append(text if len(rows) == count else f"{text} ({', '.join(rows)})")
     return [f"Options are tuned: {'; '.join(phrases)}."] if phrases else []
 
@@ -275,13 +270,13 @@ def note_unequal_texts(part: Study) -> list[str]:
         f"{shared.row} and of a unigram row, so perplexities do not compare, bits per byte "
         "only where each token of a text is predicted, and nothing of these rows is marked, "
         "ranked or judged."
-        for texts, rows in _group(pairs).items()
+        for texts, rows in group_names(pairs).items()
     ]
 
 
 def note_differences(stages: pd.DataFrame, title: str, column: str) -> list[str]:
     """The rows by their value in a column, where any of them differs."""
-    groups = _group(zip(stages[column], stages["row"], strict=True))
+    groups = group_names(zip(stages[column], stages["row"], strict=True))
     parts = [f"{value} ({', '.join(rows)})" for value, rows in groups.items()]
     return [f"{title}: {'; '.join(parts)}."] if parts[1:] else []
 
@@ -295,7 +290,7 @@ def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
 
 def _list_rows(pairs: Iterable[tuple[str, str]], end: str = "") -> list[str]:
     """A note for each sentence, with the rows that it is true of, and how it ends."""
-    return [f"{sentence}: {', '.join(rows)}.{end}" for sentence, rows in _group(pairs).items()]
+    return [f"{sentence}: {', '.join(rows)}.{end}" for sentence, rows in group_names(pairs).items()]
 
 
 def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
@@ -312,7 +307,7 @@ def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
                 pairs.append((sentence, run.row))
     count = len({run.row for run in runs})
     lines = []
-    for sentence, rows in _group(pairs).items():
+    for sentence, rows in group_names(pairs).items():
         lines.append(f"{sentence}: {'all rows' if len(rows) == count else ', '.join(rows)}.")
     return lines
 
@@ -348,7 +343,7 @@ def note_edited_code(stages: pd.DataFrame) -> list[str]:
     other files.
     """
     states = stages["code"].map(lambda code: code.rpartition("+")[2])
-    groups = _group(zip(states, stages["row"], strict=True))
+    groups = group_names(zip(states, stages["row"], strict=True))
     parts = [f"{state} ({_shorten(rows)})" for state, rows in groups.items()]
     listed = _shorten(parts, "; ", "states of it")
     return [f"The code that trains was edited in between: {listed}."] if parts[1:] else []
@@ -402,7 +397,7 @@ def note_failures(runs: Sequence[RunRecords], titles: Sequence[str]) -> list[str
 
 def note_left_out_runs(runs: Sequence[RunRecords]) -> list[str]:
     """Runs whose records are not shown, by the reason."""
-    groups = _group((run.why, f"{run.row}, seed {run.seed}") for run in runs if run.why)
+    groups = group_names((run.why, f"{run.row}, seed {run.seed}") for run in runs if run.why)
     return [
         f"Records are left out of {_shorten(names, '; ', 'runs')}: {reason}."
         for reason, names in groups.items()

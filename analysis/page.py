@@ -286,31 +286,28 @@ def render(
     """
     tables: list[TablePair] = []
     pictures: list[tuple[FigureExhibit, Picture]] = []
-    rendered: dict[str, dict[str, bytes]] = {}
+    files: dict[str, bytes] = {}
     for exhibit in exhibits:
         if isinstance(exhibit, TableExhibit):
             table = exhibit.build(study)
-            rendered[exhibit.name] = to_files(table)
+            files |= to_files(exhibit.name, table)
             is_beside_paper = study.paper and exhibit.printed
             beside = exhibit.build(study, "both") if is_beside_paper else table
             if beside.has_printed:
-                rendered[f"{exhibit.name}.both"] = to_files(beside)
+                files |= to_files(f"{exhibit.name}.both", beside)
             tables.append((table.shown, beside.shown))
         elif isinstance(exhibit, FigureExhibit) and not only_tables:
             picture = exhibit.render(study)
             caption = exhibit.describe(exhibit.select(study))
-            rendered[exhibit.name] = picture.to_files(exhibit.name, exhibit.label, caption)
+            contents = picture.to_files(exhibit.name, exhibit.label, caption)
+            files |= {f"{exhibit.name}.{suffix}": data for suffix, data in contents.items()}
             pictures.append((exhibit, picture))
     scorecard = None
     if study.runs and study.paper:
         from analysis.scorecard import build_scorecard
 
         scorecard = build_scorecard(study, load)
-        rendered[scorecard.name] = to_files(scorecard)
-    files: dict[str, bytes] = {}
-    for name, contents in rendered.items():
-        for suffix, content in contents.items():
-            files[f"{name}.{suffix}"] = content
+        files |= to_files(scorecard.name, scorecard)
     if study.runs and not only_tables:
         files["index.html"] = render_page(study, scorecard, tables, pictures).encode()
     for name, content in files.items():

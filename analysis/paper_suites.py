@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from analysis.notes import group_names
 from analysis.study import Study, find_header
 from benchmark.ledger.runs import RunRecords
 from benchmark.settings.decides import flatten, show_value
@@ -104,20 +105,15 @@ def note_differences(part: Study, suite: str, rows: set[str]) -> list[str]:
     if paper is None:
         return []
     expected = flatten(paper.model_dump(mode="json"))
-    rows_by_difference: dict[str, list[str]] = {}
+    pairs = []
     for run in part.runs:
-        if make_slug(run.row) not in rows:
-            continue
-        settings = flatten(run.line.config)
+        settings = {**expected, **flatten(run.line.config)}
         for key in TOLD:
-            value = settings.get(key, expected[key])
-            if value != expected[key]:
-                own = show_value(value)
+            if make_slug(run.row) in rows and settings[key] != expected[key]:
+                own = show_value(settings[key])
                 difference = f"{key} is {own}, the paper's {show_value(expected[key])}"
-                rows_by_difference.setdefault(difference, []).append(run.row)
+                pairs.append((difference, run.row))
     phrases = []
-    for difference, names in rows_by_difference.items():
-        phrases.append(f"{difference} ({', '.join(dict.fromkeys(names))})")
-    if phrases:
-        return [f"Beside the paper's numbers: {'; '.join(phrases)}."]
-    return []
+    for difference, names in group_names(pairs).items():
+        phrases.append(f"{difference} ({', '.join(names)})")
+    return [f"Beside the paper's numbers: {'; '.join(phrases)}."] if phrases else []

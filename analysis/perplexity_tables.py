@@ -5,9 +5,8 @@ The latter are forgetting in nats, transfer, efficiency, and costs in other unit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -31,11 +30,7 @@ class PerplexityTable(TableExhibit):
     """AP and AP+ of every row of a suite after each domain, with a block for each suite.
 
     AP+ begins with the second domain.
-
-    `only`: the rows to show of a suite, where it is not all of them.
     """
-
-    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def _build(self, study: Study) -> Table:
         titles = study.column_titles
@@ -64,10 +59,10 @@ class PerplexityTable(TableExhibit):
         untrained = finished - set(values[AP])
         printed = self.select_printed(part)
         rows_of_paper = paper_suites.find_rows(part, self.find_paper_suite(part))
-        selection = self.only.get(part.suite, ())
-        runs = {run.row: run for run in part.runs if not selection or run.row in selection}
+        runs = {run.row: run for run in part.runs}
         rows = []
-        for label, run in runs.items():
+        for label in part.ranked_rows:
+            run = runs[label]
             row = make_slug(label)
             cells = []
             for stage, metric in places:
@@ -84,16 +79,7 @@ class PerplexityTable(TableExhibit):
                 value = printed.get(place) if row in rows_of_paper else None
                 cells.append(add_printed(cell, value))
             rows.append(TableRow(label, tuple(cells)))
-        last = max(place for place, (_, metric) in enumerate(places) if metric is AP)
-
-        def rank(row: TableRow) -> float:
-            cell = row.cells[last]
-            return cell.mean if cell.values else math.inf
-
-        # the best first, and rows that have not ended last
-        rows.sort(key=rank)
-        if not selection:
-            rows += _make_reference_rows(part, places)
+        rows += _make_reference_rows(part, places)
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
@@ -449,15 +435,11 @@ def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def _make_unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
-    if row not in values.index.unique("row"):
-        count = len(_OF_UNIT) * len(list_recorded_units())
-        return [Cell(missing=True)] * count
-    seeds = values.xs(row, level="row")
+    seeds = values[values.index.get_level_values("row") == row]
     cells = []
     for unit in list_recorded_units():
-        measured = seeds[unit].dropna()
-        cells.append(Cell(tuple(measured)))
+        cells.append(Cell(tuple(seeds[unit].dropna()), missing=seeds.empty))
         rank = ranks[unit].get(row, np.nan)
         text = "" if np.isnan(rank) else f"{rank:.0f}"
-        cells.append(Cell(text=text))
+        cells.append(Cell(text=text, missing=seeds.empty))
     return cells

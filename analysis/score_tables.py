@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import pandas as pd
@@ -38,12 +38,11 @@ Titles = Mapping[str, str]  # of the tasks, by domain
 class ScoreTable(TableExhibit):
     """Score of each row's final model on each domain's task, and their average.
 
-    A block is a suite. `only`: the rows to show of a suite, where it is not all of them.
+    A block is a suite.
     """
 
     # whether a block is one row's, a line a stage: none is the best
     by_stage: ClassVar[bool] = False
-    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def _build(self, study: Study) -> Table:
         titles: dict[str, str] = {}
@@ -75,12 +74,10 @@ class ScoreTable(TableExhibit):
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
         """The blocks of a suite: heading, and the lines in it."""
-        selection = self.only.get(part.suite, ())
         counts = {run.row: len(run.domains) for run in part.runs}
-        rows = [row for row in part.ranked_rows if not selection or row in selection]
         last = len(part.runs[0].domains) - 1
         lines = []
-        for row in rows:
+        for row in part.ranked_rows:
             line = ScoredRow(
                 label=row,
                 means=_average_seeds(part.scores, row, last),
@@ -88,14 +85,13 @@ class ScoreTable(TableExhibit):
                 stage=str(counts[row]),
             )
             lines.append(line)
-        if not selection:
-            lines += _collect_baselines(part)
+        lines += _collect_baselines(part)
         blocks = [(self.choose_heading(part), lines)]
         is_final = part.probes["stage"] == last
         final_probes = part.probes[is_final & part.probes["headline"]]
         if len(final_probes):
             probes = []
-            for row in rows:
+            for row in part.ranked_rows:
                 means = _average_seeds(part.probes, row, last)
                 probes.append(ScoredRow(f"{row}, linear probe", means))
             blocks.append((PROBES, probes))
@@ -202,17 +198,29 @@ class ZeroShotTable(TableExhibit):
     """
 
     def _build(self, study: Study) -> Table:
-        metrics = {}
+        lines = []
         for run in study.runs:
-            for lines in run.zero_shot:
-                for line in lines:
-                    metrics[line.task] = _choose_metric(line)
+            for stage, scores in enumerate(run.zero_shot):
+                for score in scores:
+                    name = _choose_metric(score)
+                    lines.append([run.suite, run.row, stage, score.task, name, score.values[name]])
+        place = ["suite", "row", "stage"]
+        scores_of_runs = pd.DataFrame(lines, columns=[*place, "task", "metric", "value"])
+        metrics = dict(zip(scores_of_runs["task"], scores_of_runs["metric"], strict=True))
+        seeds = scores_of_runs.groupby([*place, "task"])["value"].agg(tuple).to_dict()
+        ends = study.ends.groupby(place)["ap"].agg(tuple).to_dict()
         blocks = []
         for part in study.parts:
             runs = {run.row: run for run in part.runs}
             for row, run in runs.items():
-                stages = range(len(run.domains))
-                rows = [self._make_row(part, row, stage, metrics) for stage in stages]
+                rows = []
+                for stage in range(len(run.domains)):
+                    ap = ends.get((part.suite, row, stage), ())
+                    cells = [Cell(ap, missing=not ap)]
+                    for task in metrics:
+                        values = seeds.get((part.suite, row, stage, task), ())
+                        cells.append(Cell(values, digits=3, missing=not values))
+                    rows.append(TableRow(f"M{stage + 1}", tuple(cells)))
                 blocks.append(Block(row, tuple(rows), part.suite))
         columns = [Column("AP"), *map(Column, metrics)]
         footnotes = []
@@ -224,23 +232,6 @@ class ZeroShotTable(TableExhibit):
                 "tasks' examples in the training text of the stream."
             )
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
-
-    def _make_row(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
-        is_row = part.ends["row"] == row
-        ends = part.ends[is_row & (part.ends["stage"] == stage)]
-        cells = [Cell(tuple(ends["ap"]), missing=ends.empty)]
-        scores = []
-        for run in part.runs:
-            if run.row == row and len(run.zero_shot) > stage:
-                lines = run.zero_shot[stage]
-                scores.append({line.task: line.values for line in lines})
-        for task, name in metrics.items():
-            values = []
-            for score in scores:
-                if name in score.get(task, {}):
-                    values.append(score[task][name])
-            cells.append(Cell(tuple(values), digits=3, missing=not values))
-        return TableRow(f"M{stage + 1}", tuple(cells))
 
 
 def _choose_metric(line: ZeroShotLine) -> str:

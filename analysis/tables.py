@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -157,25 +156,20 @@ class Table:
     @property
     def shown(self) -> Table:
         """The table with those of its columns that have room on a page, and anything in them."""
-        rows_of_cells = [row.cells for block in self.blocks for row in block.rows]
-        is_empty = [
-            bool(rows_of_cells) and not any(cells[place].is_filled for cells in rows_of_cells)
-            for place in range(len(self.columns))
-        ]
-        has_room = [
-            not (column.in_csv_alone or empty)
-            for column, empty in zip(self.columns, is_empty, strict=True)
-        ]
-        if all(has_room):
-            return self
+        lines = [row.cells for block in self.blocks for row in block.rows]
+        places = []
+        for place, column in enumerate(self.columns):
+            is_filled = not lines or any(cells[place].is_filled for cells in lines)
+            if is_filled and not column.in_csv_alone:
+                places.append(place)
         blocks = []
         for block in self.blocks:
             rows = []
             for row in block.rows:
-                cells = tuple(compress(row.cells, has_room))
+                cells = tuple(row.cells[place] for place in places)
                 rows.append(replace(row, cells=cells))
             blocks.append(replace(block, rows=tuple(rows)))
-        columns = tuple(compress(self.columns, has_room))
+        columns = tuple(self.columns[place] for place in places)
         notes = self.notes
         if any(column.in_csv_alone for column in self.columns):
             note = f"{len(columns)} of {len(self.columns)} columns. The CSV file has all."
