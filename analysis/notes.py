@@ -110,7 +110,7 @@ def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def _describe_rows_behind(
     models: pd.DataFrame, baseline: pd.Series, titles: Mapping[str, str]
 ) -> list[str]:
-    """The rows that score no higher than a baseline, with the tasks on which they do.
+    """The rows that score no higher than a baseline: first the tasks on which all do, then others.
 
     `models` has a line a row and a column a task.
     """
@@ -121,6 +121,7 @@ def _describe_rows_behind(
             rows = "all rows" if len(behind) == len(models) else _shorten(list(behind))
             if len(behind):
                 pairs.append((rows, title))
+    pairs.sort(key=lambda pair: pair[0] != "all rows")
     return [f"{rows} on {', '.join(tasks)}" for rows, tasks in group_names(pairs).items()]
 
 
