@@ -321,12 +321,10 @@ def describe_names(kind: str) -> Iterator[str]:
         "suites": [str(names.SUITES)],
         "architectures": names.ARCHITECTURE_FOLDERS,
     }
-    suffix = ".toml" if kind == "suites" else ".py"
     files: dict[str, Path] = {}
     for folder in folders[kind]:
-        for path in Path(folder).iterdir():
-            if path.suffix == suffix and not path.stem.startswith("_"):
-                files[path.stem] = path
+        paths = Path(folder).glob("*.toml" if kind == "suites" else "*.py")
+        files |= {path.stem: path for path in paths if not path.stem.startswith("_")}
     # other packages' methods too
     entries = methods.list_names() if kind == "methods" else list(files)
     for name in sorted(entries):

@@ -147,9 +147,7 @@ def compute_area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
     y = np.asarray(values, float)
     if len(x) < 2 or x[-1] == x[0]:
         return math.nan
-    heights = (y[1:] + y[:-1]) / 2
-    area = (heights * np.diff(x)).sum()
-    return float(area / (x[-1] - x[0]))
+    return float(np.trapezoid(y, x) / (x[-1] - x[0]))
 
 
 def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
@@ -165,10 +163,8 @@ def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -
     last_miss = misses[-1]
     if last_miss == len(y) - 1:
         return math.nan
-    start = x[last_miss]
-    span = x[last_miss + 1] - start
-    fall = y[last_miss] - y[last_miss + 1]
-    return float(start + span * (y[last_miss] - target) / fall)
+    crossing = slice(last_miss, last_miss + 2)
+    return float(np.interp(-target, -y[crossing], x[crossing]))
 
 
 def compute_ars(divergences: ArrayLike) -> float:

@@ -74,17 +74,8 @@ class ScoreTable(TableExhibit):
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
         """The blocks of a suite: heading, and the lines in it."""
-        counts = {run.row: len(run.domains) for run in part.runs}
         last = len(part.runs[0].domains) - 1
-        lines = []
-        for row in part.ranked_rows:
-            line = ScoredRow(
-                label=row,
-                means=_average_seeds(part.scores, row, last),
-                row=row,
-                stage=str(counts[row]),
-            )
-            lines.append(line)
+        lines = [_make_line(part, row, last, row) for row in part.ranked_rows]
         lines += _collect_baselines(part)
         blocks = [(self.choose_heading(part), lines)]
         is_final = part.probes["stage"] == last
@@ -176,16 +167,7 @@ class StageScoreTable(ScoreTable):
         counts = {run.row: len(run.domains) for run in part.runs}
         blocks = []
         for row, count in counts.items():
-            lines = []
-            for stage in range(count):
-                number = str(stage + 1)
-                line = ScoredRow(
-                    label=f"M{number}",
-                    means=_average_seeds(part.scores, row, stage),
-                    row=row,
-                    stage=number,
-                )
-                lines.append(line)
+            lines = [_make_line(part, row, stage, f"M{stage + 1}") for stage in range(count)]
             blocks.append((row, lines))
         return blocks
 
@@ -258,6 +240,11 @@ def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:
     """
     is_model = (scores["row"] == row) & (scores["stage"] == stage)
     return average_by_domain(scores[is_model & scores["headline"]], ["seed"])
+
+
+def _make_line(part: Study, row: str, stage: int, label: str) -> ScoredRow:
+    means = _average_seeds(part.scores, row, stage)
+    return ScoredRow(label, means, row, stage=str(stage + 1))
 
 
 def _make_cell(means: pd.DataFrame, domain: str) -> Cell:

@@ -279,11 +279,13 @@ def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
     The paper's findings are of these. Its suites of other budgets have a table of their own.
     """
     own_block = part.printed.get(part.suite, part.suite)
-    main = load(table)
-    budgets = load(OF_OTHER_BUDGETS.get(table, table))
-    exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.suites), main)
+    exhibit = load(table)
+    budgets = OF_OTHER_BUDGETS.get(table)
+    if budgets and own_block not in exhibit.suites and own_block in load(budgets).suites:
+        exhibit = load(budgets)
+    if own_block in exhibit.suites:
+        return exhibit, own_block
     architecture = part.runs[0].line.config["model"]["architecture"]
     family = architecture.partition("_")[0]  # "bert" of bert_preln, as of the suite bert_base
     of_family = [block for block in exhibit.suites if block.partition("_")[0] == family]
-    candidates = [own_block, *of_family, *exhibit.suites]
-    return exhibit, next(block for block in candidates if block in exhibit.suites)
+    return exhibit, [*of_family, *exhibit.suites][0]

@@ -29,10 +29,9 @@ from analysis.inference import (
     count_fewest_seeds,
     find_detectable_mean,
 )
-from analysis.metrics import METRICS, Floats
+from analysis.metrics import AP_PLUS, METRICS, PERPLEXITIES, Floats
 from analysis.study import Study, average_by_domain
-from benchmark.ledger.records import MetricsLine
-from benchmark.ledger.runs import RunRecords
+from benchmark.ledger.records import MetricsLine, select_kind
 from benchmark.settings.names import make_slug
 
 State = Literal["held", "not held", "not decidable"]
@@ -310,11 +309,11 @@ def collect_measurements(part: Study) -> Measurements:
     numbers = Measurements(part.stage_titles, part.tasks)
     numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
     ends = part.ends[~part.ends["row"].isin(part.apart)]
-    columns = ["row", "stage", "seed", "ap", "ap_plus"]
-    for row, stage, seed, ap, ap_plus in ends[columns].itertuples(index=False):
-        numbers.put("AP", row, stage, seed, ap)
-        if stage:
-            numbers.put("AP⁺", row, stage, seed, ap_plus)
+    for metric in PERPLEXITIES:
+        # AP⁺ begins with the second stage
+        values = ends[["row", "stage", "seed", metric.column]][ends["stage"] >= (metric is AP_PLUS)]
+        for row, stage, seed, value in values.itertuples(index=False):
+            numbers.put(metric.name, row, stage, seed, value)
     curves = part.finished[~part.finished["row"].isin(part.apart)]
     for key, curve in curves.groupby(["row", "seed"], sort=False):
         row, seed = cast(tuple[str, int], key)
@@ -362,10 +361,8 @@ def _put_scores(numbers: Measurements, part: Study) -> None:
         means = average_by_domain(selection, ["row", "stage", "seed"]).mul(100)
         means = means.reindex(columns=list(numbers.tasks))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
-        for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):
-            for column, value in line.items():
-                if value == value:
-                    numbers.put("score", row, stage, seed, value, str(column))
+        for (row, stage, seed, column), value in means.stack().dropna().items():
+            numbers.put("score", row, stage, seed, value, column)
 
 
 def _find_prompted_rows(part: Study) -> set[str]:
@@ -394,28 +391,19 @@ def _put_products(numbers: Measurements, part: Study) -> None:
     It is that of all stages.
     """
     for run in part.runs:
-        counts = _count_conflicts(run)
-        steps = sum(steps for steps, _ in counts)
+        phases: dict[tuple[int, str], tuple[float, float]] = {}
+        for index, stage in enumerate(run.stages):
+            for line in select_kind(stage, MetricsLine):
+                share = line.values.get("conflicts")
+                if share is not None:
+                    # of a method that counts conflicts, but not the steps that had a memory, all
+                    # steps count
+                    steps = line.values.get("steps") or line.step
+                    phases[index, line.phase] = (steps, steps * share)
+        steps, conflicts = np.sum([*phases.values(), (0, 0)], axis=0)
         if steps:
-            conflicts = sum(steps * share for steps, share in counts)
             percent = 100 * (1 - conflicts / steps)
             numbers.put("positive", run.row, numbers.last, run.seed, percent)
-
-
-def _count_conflicts(run: RunRecords) -> list[tuple[float, float]]:
-    """Of each phase its steps, and the share of them whose gradient conflicted."""
-    counts = {}
-    for index, stage in enumerate(run.stages):
-        for line in stage:
-            if not isinstance(line, MetricsLine):
-                continue
-            share = line.values.get("conflicts")
-            if share is not None:
-                # of a method that counts conflicts, but not the steps that had a memory, all
-                # steps count
-                steps = line.values.get("steps") or line.step
-                counts[index, line.phase] = (steps, share)
-    return list(counts.values())
 
 
 def _put_similarities(numbers: Measurements, part: Study) -> None:
