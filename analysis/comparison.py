@@ -61,9 +61,7 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     """
     pairs = [(name, name) for name in a.suites if name in b.suites]
     if not pairs and len(a.suites) == len(b.suites) == 1:
-        [suite_a] = a.suites
-        [suite_b] = b.suites
-        pairs = [(suite_a, suite_b)]
+        pairs = list(zip(a.suites, b.suites, strict=True))
     if not pairs:
         inventory = []
         for side in (a, b):
@@ -220,8 +218,9 @@ def _find_rows_on_other_texts(a: Runs, b: Runs) -> list[str]:
     """The rows whose texts are others in B."""
     runs_a = {run.row: run for run in a if run.line.texts}
     runs_b = {run.row: run for run in b if run.line.texts}
-    rows = [row for row in runs_a if row in runs_b]
-    return [row for row in rows if find_other_texts(runs_a[row], runs_b[row])]
+    return [
+        row for row, run in runs_a.items() if row in runs_b and find_other_texts(run, runs_b[row])
+    ]
 
 
 def _make_cells(

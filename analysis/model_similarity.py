@@ -324,13 +324,12 @@ class RunModels:
 
         A method may leave early stages out.
         """
-        missing = []
-        for i in range(last + 1):
-            if not select_kind(self.read_lines(i), EvaluationLine):
-                missing.append(f"M{i + 1}")
-        if missing:
-            return f"{', '.join(missing)} not trained"
-        return ""
+        missing = [
+            f"M{i + 1}"
+            for i in range(last + 1)
+            if not select_kind(self.read_lines(i), EvaluationLine)
+        ]
+        return f"{', '.join(missing)} not trained" if missing else ""
 
     def read_growth(self, index: int) -> GrowthRecord | None:
         """The record of the stage's growth; None where nothing grew."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,7 @@ def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
 
 def _mark_code(text: str) -> Markup:
     """`code` between backticks."""
-    parts = []
-    for i, part in enumerate(text.split("`")):
-        parts.append(Markup("<code>{}</code>").format(part) if i % 2 else escape(part))
-    return Markup("").join(parts)
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(text)))
 
 
 def _describe_undecided(scorecard: Table) -> str:

@@ -33,9 +33,7 @@ def read_suite(name: str) -> Suite | None:
 @cache
 def read_models(name: str) -> dict[str, Model]:
     """The models of a suite's rows that have settings of their own, by slug."""
-    suite = read_suite(name)
-    if suite is None:
-        return {}
+    suite = load_suite(name)
     rows = [row for row in suite.rows if row.name]
     return {make_slug(run.row): run.model for run in expand(suite, rows, [0])}
 

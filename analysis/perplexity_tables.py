@@ -40,11 +40,15 @@ class PerplexityTable(TableExhibit):
             for metric in PERPLEXITIES
             if stage or metric is AP
         ]
-        columns = []
-        for stage, metric in places:
-            is_between = _is_between(stage, len(titles))
-            column = Column(metric.name, titles[stage], metric.lower, in_csv_alone=is_between)
-            columns.append(column)
+        columns = [
+            Column(
+                metric.name,
+                titles[stage],
+                metric.lower,
+                in_csv_alone=_is_between(stage, len(titles)),
+            )
+            for stage, metric in places
+        ]
         blocks = [self._make_block(part, places) for part in study.parts]
         return self.finish_measurements(study, columns, blocks, [])
 
@@ -100,9 +104,9 @@ def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[Table
     It is on the domains that have come so far.
     """
     for name, runs in part.starts.items():
-        starts = [
-            [select_measure(run.start, domain.name) for domain in run.domains] for run in runs
-        ]
+        starts = []
+        for run in runs:
+            starts.append([select_measure(run.start, domain.name) for domain in run.domains])
         yield _make_reference_row(f"{name}, untouched", starts, places)
     unigram = {}
     for run in part.on_most_texts:
@@ -112,17 +116,12 @@ def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[Table
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
     """A row to compare with: AP of the perplexities of each seed's `orders` of the domains."""
-    averages = []
-    for order in orders:
-        averages.append(average_perplexity(order, np.arange(len(order))).tolist())
+    averages = [average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
     if all(average == averages[0] for average in averages):
         averages = averages[:1]  # it is one number, whatever the seed
     cells = []
     for stage, metric in places:
-        if metric is not AP:
-            cells.append(Cell())
-            continue
-        values = [average[stage] for average in averages if stage < len(average)]
+        values = [average[stage] for average in averages if metric is AP and stage < len(average)]
         cells.append(Cell(tuple(values)))
     return TableRow(label, tuple(cells), competes=False)
 
@@ -345,13 +344,16 @@ class UnitTable(TableExhibit):
         ]
         rows = dict.fromkeys(run.row for run in study.runs)
         compared = study.select_rows(rows.keys() - study.pooled)
+        apart = frozenset().union(*(part.apart for part in compared.parts))
+        reasons = {
+            "as stages of theirs take the budgets of several": study.pooled,
+            "as their text is another": apart,
+        }
         lines = []
-        pooled = ", ".join(row for row in rows if row in study.pooled)
-        if pooled:
-            lines.append(f"Left out, as stages of theirs take the budgets of several: {pooled}.")
-        apart = ", ".join(row for row in rows if any(row in part.apart for part in compared.parts))
-        if apart:
-            lines.append(f"Left out, as their text is another: {apart}.")
+        for reason, left_out in reasons.items():
+            names = [row for row in rows if row in left_out]
+            if names:
+                lines.append(f"Left out, {reason}: {', '.join(names)}.")
         blocks = [self._make_block(part) for part in compared.parts]
         return self.finish_measurements(compared, columns, blocks, lines)
 

@@ -293,7 +293,5 @@ def _describe_scores(scores: pd.DataFrame, titles: Titles) -> list[str]:
     counts = scores[scores["protocol"] == "finetune"]["finetuning_seeds"]
     if not len(counts):
         return [f"{note} {PROBES}."]
-    fewest = counts.min()
-    most = counts.max()
-    seeds = str(fewest) if fewest == most else f"{fewest} to {most}"
+    seeds = " to ".join(map(str, sorted({counts.min(), counts.max()})))
     return [f"{note} Of each pre-training seed it is the mean over fine-tuning seeds: {seeds}."]

@@ -102,22 +102,17 @@ def _judge(numbers: Numbers, papers: Mapping[str, Numbers]) -> Judged:
 
 
 def _make_undecided_block(claims: int, seeds: int) -> Block:
-    """The block in the place of all claims where none can be decided."""
+    """The block in the place of all claims where none can be decided: a row that says so."""
+    label = "No seed has finished two rows that a claim is about."
+    if claims:
+        present = "one seed" if seeds == 1 else f"{seeds} seeds"
+        fewest = count_fewest_seeds(2 * claims)
+        label = (
+            f"None of {claims} claims can be decided with {present}. Together they need at least "
+            f"{fewest}, such as --seeds {','.join(map(str, range(fewest)))}."
+        )
     cells = tuple(Cell() for _ in COLUMNS)
-    row = TableRow(_describe_undecided(claims, seeds), cells)
-    return Block("", (row,))
-
-
-def _describe_undecided(claims: int, seeds: int) -> str:
-    """The sentence in the place of all claims where none can be decided."""
-    if not claims:
-        return "No seed has finished two rows that a claim is about."
-    present = "one seed" if seeds == 1 else f"{seeds} seeds"
-    fewest = count_fewest_seeds(2 * claims)
-    return (
-        f"None of {claims} claims can be decided with {present}. Together they need at least "
-        f"{fewest}, such as --seeds {','.join(map(str, range(fewest)))}."
-    )
+    return Block("", (TableRow(label, cells),))
 
 
 def _list_blocks(study: Study, numbers: Numbers, judged: Judged) -> Iterator[Block]:
@@ -188,10 +183,7 @@ def _format_p(p: float) -> str:
 def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
     """Notes on how the card decides, and what claims on the best row are about."""
     claims = len(judged)
-    stages: list[str] = []
-    for measured in numbers.values():
-        stages += measured.stages[1:]
-    titles = dict.fromkeys(stages)
+    stages = (stage for measured in numbers.values() for stage in measured.stages[1:])
     rules = [
         "Held: every comparison of the claim is significant. Not held: one is significantly the "
         "other way. Both are "
@@ -205,7 +197,7 @@ def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
         "distance from the bound at which these seeds would have decided the weakest comparison, "
         f"taken alone, with probability {POWER:.0%}.",
         f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}. After every "
-        f"domain or stage means after {', '.join(titles)}.",
+        f"domain or stage means after {', '.join(dict.fromkeys(stages))}.",
     ]
     comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
     if any(comparison.text_variance for comparison in comparisons):

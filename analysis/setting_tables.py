@@ -119,10 +119,8 @@ class ArchitectureTable(TableExhibit):
 
 def _choose_row(part: Study) -> str:
     """The row of ELLE, or the last."""
-    for run in part.runs:
-        if run.line.method == GROWING:
-            return run.row
-    return part.runs[-1].row
+    rows = [run.row for run in part.runs if run.line.method == GROWING]
+    return rows[0] if rows else part.runs[-1].row
 
 
 def _collect_properties(run: RunRecords, index: int, stages: pd.DataFrame) -> dict[str, float]:

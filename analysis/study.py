@@ -391,11 +391,7 @@ class Study:
 
         It is by its place where runs meet the domains in different orders.
         """
-        orders = {tuple(domain.title for domain in run.domains) for run in self.runs}
-        longest = max(orders, key=len)
-        if len(orders) == 1:
-            return list(longest)
-        return _number_domains(len(longest))
+        return _name_stages([[domain.title for domain in run.domains] for run in self.runs])
 
     @property
     def column_titles(self) -> list[str]:
@@ -403,12 +399,7 @@ class Study:
 
         They are by their place where domains differ.
         """
-        titles = [part.stage_titles for part in self.parts]
-        longest = max(titles, key=len)
-        is_alike = all(stages == longest[: len(stages)] for stages in titles)
-        if is_alike:
-            return longest
-        return _number_domains(len(longest))
+        return _name_stages([part.stage_titles for part in self.parts])
 
     @property
     def starts(self) -> dict[str, list[RunRecords]]:
@@ -418,10 +409,8 @@ class Study:
             if run.start:
                 name = Path(run.line.config["model"].get("start") or "").name
                 starts.setdefault(name, {}).setdefault(run.seed, run)
-        if len(starts) == 1:
-            [runs] = starts.values()
-            return {"Start model": list(runs.values())}
-        return {f"Start model {name}": list(runs.values()) for name, runs in starts.items()}
+        title = "Start model {}" if len(starts) > 1 else "Start model"
+        return {title.format(name): list(runs.values()) for name, runs in starts.items()}
 
     @cached_property
     def on_most_texts(self) -> list[RunRecords]:
@@ -442,8 +431,12 @@ class Study:
         return max(groups, key=lambda group: len({run.row for run in group}), default=[])
 
 
-def _number_domains(count: int) -> list[str]:
-    return [f"Domain {number}" for number in range(1, count + 1)]
+def _name_stages(orders: Sequence[list[str]]) -> list[str]:
+    """The titles of domains where all orders begin alike, else their places."""
+    longest = max(orders, key=len)
+    if all(order == longest[: len(order)] for order in orders):
+        return longest
+    return [f"Domain {number}" for number in range(1, len(longest) + 1)]
 
 
 def find_other_texts(run: RunRecords, other: RunRecords) -> list[str]:
