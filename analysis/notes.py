@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -135,26 +136,22 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
 
     They also say how much of these the memory holds.
     """
-    times: dict[str, list[float]] = {}
-    held: dict[str, list[float]] = {}
+    times = defaultdict[str, list[float]](list)
+    held = defaultdict[str, list[float]](list)
     for run in runs:
-        data = run.line.config.get("data", {})
-        memory = data.get("memory_tokens", 0)
-        replay = run.line.config.get("replay") or {}
-        share = 1 - replay.get("share", 0)  # of a batch, for the stage's domain
-        finished = run.stages[: run.finished]
-        for stage, domain in zip(finished, run.domains, strict=False):
-            texts = find_header(stage).data
-            tokens = texts.get(domain.name, {}).get("tokens")
+        config = run.line.config
+        memory = config.get("data", {}).get("memory_tokens", 0)
+        share = 1 - (config.get("replay") or {}).get("share", 0)  # of a batch, for stages' domains
+        for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
+            tokens = find_header(stage).data.get(domain.name, {}).get("tokens")
             if not tokens:
                 continue
             end = find_last(stage, StageDone)
             charged = end.charged.get("tokens") if end else None
             if charged:
-                passes = share * charged / tokens
-                times.setdefault(domain.title, []).append(passes)
+                times[domain.title].append(share * charged / tokens)
             if domain != run.domains[-1]:
-                held.setdefault(domain.title, []).append(min(1, memory / tokens))
+                held[domain.title].append(min(1, memory / tokens))
     note = describe_passes(times, held)
     return [note] if note else []
 
@@ -235,8 +232,8 @@ def note_unequal_budgets(part: Study) -> list[str]:
             f"Budgets differ in stage {part.stage_titles[stage]}: typically {typical:.4g} "
             f"{name}, but {_shorten(amounts)}."
         )
-    if elsewhere:
-        rows = [row for row in done["row"].unique() if row in elsewhere]
+    rows = [row for row in done["row"].unique() if row in elsewhere]
+    if rows:
         lines.append(f"The same budget as others, but spent in other stages: {_shorten(rows)}.")
     if done["unit"].nunique() > 1:
         listed = ", ".join(sorted(done["unit"].unique()))
@@ -278,8 +275,8 @@ def note_unequal_texts(part: Study) -> list[str]:
 def note_differences(stages: pd.DataFrame, title: str, column: str) -> list[str]:
     """The rows by their value in a column, where any of them differs."""
     groups = group_names(zip(stages[column], stages["row"], strict=True))
-    parts = [f"{value} ({', '.join(rows)})" for value, rows in groups.items()]
-    return [f"{title}: {'; '.join(parts)}."] if parts[1:] else []
+    parts = [f"{value} ({_shorten(rows)})" for value, rows in groups.items()]
+    return [f"{title}: {_shorten(parts, '; ', 'states')}."] if parts[1:] else []
 
 
 def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
@@ -344,10 +341,8 @@ def note_edited_code(stages: pd.DataFrame) -> list[str]:
     other files.
     """
     states = stages["code"].map(lambda code: code.rpartition("+")[2])
-    groups = group_names(zip(states, stages["row"], strict=True))
-    parts = [f"{state} ({_shorten(rows)})" for state, rows in groups.items()]
-    listed = _shorten(parts, "; ", "states of it")
-    return [f"The code that trains was edited in between: {listed}."] if parts[1:] else []
+    title = "The code that trains was edited in between"
+    return note_differences(stages.assign(code=states), title, "code")
 
 
 def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:

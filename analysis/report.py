@@ -59,18 +59,17 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> 
     from analysis.notes import note_edited_code, warn_of_baselines, warn_of_counting
     from analysis.tables import to_text
 
+    warnings = [*warn_of_counting(study), *warn_of_baselines(study)]
+    for part in study.parts:
+        warnings += note_edited_code(part.stages)
+    for warning in warnings:
+        print(f"! {warning}")
     first = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
-    if first:
-        table = first.build(study)
-        edited = []
-        for part in study.parts:
-            edited += note_edited_code(part.stages)
-        for warning in (*warn_of_counting(study), *warn_of_baselines(study), *edited):
-            print(f"! {warning}")
     names = [exhibit.name for exhibit in exhibits if exhibit is not first]
     if names:
         print(f"in {folder}: {', '.join(names)}")
     if first:
+        table = first.build(study)
         left_out = ", printed without its notes" if table.notes else ""
         print(f"{folder / first.name}.md{left_out}:")
         print(to_text(dataclasses.replace(table, notes=(), warnings=())))
