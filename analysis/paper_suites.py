@@ -111,7 +111,9 @@ def note_differences(part: Study, suite: str, rows: set[str]) -> list[str]:
                 own = show_value(settings[key])
                 difference = f"{key} is {own}, the paper's {show_value(expected[key])}"
                 pairs.append((difference, run.row))
+    count = len({run.row for run in part.runs})
     phrases = []
     for difference, names in group_names(pairs).items():
-        phrases.append(f"{difference} ({', '.join(names)})")
+        where = "" if len(names) == count else f" ({', '.join(names)})"
+        phrases.append(f"{difference}{where}")
     return [f"Beside the paper's numbers: {'; '.join(phrases)}."] if phrases else []

@@ -107,9 +107,13 @@ class Verdict:
         if self.state != "not decidable":
             return ""
         missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
+        measured = [comparison for comparison in self.comparisons if comparison.changes.size]
+        compared = _list_rows(measured)
+        others = [row for row in _list_rows(missing) if row not in compared]
+        if others:
+            return f"no comparison with {', '.join(others)}"
         if missing:
-            pairs = [f"{comparison.row} with {comparison.other}" for comparison in missing]
-            return f"no seed compares {', '.join(dict.fromkeys(pairs))}"
+            return f"{len(missing)} of {len(self.comparisons)} comparisons not measured yet"
         if any(comparison.has_diverged for comparison in self.comparisons):
             return "a run diverged"
         if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
@@ -151,6 +155,11 @@ class Verdict:
         return self.tests
 
 
+def _list_rows(comparisons: Sequence[Comparison]) -> dict[str, None]:
+    """The rows of comparisons, each once."""
+    return dict.fromkeys(row for pair in comparisons for row in (pair.row, pair.other))
+
+
 def find_weakest(comparisons: Sequence[Comparison]) -> Comparison:
     """The measured comparison that is least on the claim's side.
 
@@ -176,13 +185,11 @@ def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     if claim.metric == "score":
         columns = list(values.tasks) if claim.columns == "each" else [AVERAGE]
     rivals = claim.than or [row for row in PAPER if row not in claim.rows]
-    comparisons = []
-    is_measured = False
-    for row, rival, stage, column in product(claim.rows, rivals, stages, columns):
-        comparison = _compare(claim, values, row, rival, stage, column)
-        comparisons.append(comparison)
-        is_measured |= bool(comparison.changes.size)
-    return tuple(comparisons) if is_measured else ()
+    comparisons = tuple(
+        _compare(claim, values, row, rival, stage, column)
+        for row, rival, stage, column in product(claim.rows, rivals, stages, columns)
+    )
+    return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
 
 
 def _compare(
