@@ -221,10 +221,8 @@ def collect(options: argparse.Namespace) -> int:
     suites = methods.load_study_runs(options.study)
     suite, configs = read_suite(options, options.suite)
     archive.check_suites(options.study, suites, [suite.name])
-    rows: set[str] = set()
-    for study_suite, suite_runs in suites:
-        if study_suite.name == suite.name:
-            rows |= {run.row for run in suite_runs}
+    runs_by_suite = {study_suite.name: suite_runs for study_suite, suite_runs in suites}
+    rows = {run.row for run in runs_by_suite[suite.name]}
     missing_rows = dict.fromkeys(config.row for config in configs if config.row not in rows)
     if missing_rows:
         print(

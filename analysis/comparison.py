@@ -37,7 +37,6 @@ COLUMNS = (
     "its 95% interval",
 )
 NOTHING = "nothing that the other lacks"
-UNPAIRED = "no stage of a seed has ended in both"
 Runs = Sequence[RunRecords]
 
 
@@ -63,9 +62,7 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     if not pairs and len(a.suites) == len(b.suites) == 1:
         pairs = list(zip(a.suites, b.suites, strict=True))
     if not pairs:
-        inventory = []
-        for side in (a, b):
-            inventory.append(f"{side.name} has {', '.join(side.suites) or 'no runs'}")
+        inventory = [f"{side.name} has {', '.join(side.suites) or 'no runs'}" for side in (a, b)]
         raise ComparisonError(
             f"no suite is in both: {'; '.join(inventory)}; compare two folders of the same suite"
         )
@@ -178,10 +175,10 @@ def _list_notes(
     paired = set(_pair_ends(a, b)["row"])
     unpaired = {run.row for run in a} & {run.row for run in b} - paired
     if unpaired:
-        yield f"{', '.join(row for row in rows if row in unpaired)}: {UNPAIRED}."
+        names = [row for row in rows if row in unpaired]
+        yield f"{', '.join(names)}: no stage of a seed has ended in both."
     if incomparable:
-        rows_in_words = ", ".join(incomparable)
-        yield f"On other texts in A and B, so nothing is compared: {rows_in_words}."
+        yield f"On other texts in A and B, so nothing is compared: {', '.join(incomparable)}."
     for side, runs in (("A", a), ("B", b)):
         for note in note_left_out_runs(runs):
             yield f"{side}: {note}"

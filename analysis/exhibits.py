@@ -95,13 +95,11 @@ class Exhibit:
         this exhibit shows, nor extends one. `paper_suites` says beside which rows they may stand.
         """
         suite = self.find_paper_suite(part)
-        block = (block or suite) if suite else ""
-        numbers = {}
-        for value in self.printed:
-            if value.block == block:
-                row = make_slug(value.row)
-                numbers[row, value.stage, value.column, value.metric] = value
-        return numbers
+        return {
+            (make_slug(value.row), value.stage, value.column, value.metric): value
+            for value in self.printed
+            if suite and value.block == (block or suite)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +226,7 @@ def _describe_budget(budget: Mapping[str, Any]) -> str:
     amount = budget["amount"]
     amounts = amount if isinstance(amount, list | tuple) else [amount]
     unit = UNITS[budget["unit"]]
-    numbers = []
-    for value in amounts:
-        numbers.append(f"{value:,.4g}" if value < 1000 else f"{value:,.0f}")
+    numbers = [f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in amounts]
     return f"{', '.join(numbers)} {unit.amounts or unit.name}"
 
 

@@ -359,17 +359,15 @@ def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
-    """Stages that had less than ENOUGH_CORES of their cores, those that had least first."""
-    slowed = stages[stages["cores"] < ENOUGH_CORES].sort_values("cores", kind="stable")
-    columns = slowed[["row", "seed", "stage", "cores"]]
-    places = []
-    for row, seed, stage, share in columns.itertuples(index=False):
-        places.append(f"{row}, seed {seed}, stage {titles[stage]} ({share:.0%})")
+    """How many stages had less than ENOUGH_CORES of their cores, and which had least."""
+    slowed = stages[stages["cores"] < ENOUGH_CORES]
     lines = []
-    if places:
+    if len(slowed):
+        least = slowed.loc[slowed["cores"].idxmin()]
         lines.append(
-            f"Other programs took cores in {len(places)} of {len(stages)} stages, so wall times do "
-            f"not compare. Fewest of its cores had {places[0]}."
+            f"Other programs took cores in {len(slowed)} of {len(stages)} stages, so wall times do "
+            f"not compare. Fewest of its cores had {least['row']}, seed {least['seed']}, stage "
+            f"{titles[least['stage']]} ({least['cores']:.0%})."
         )
     timed = stages["unit"].map(lambda unit: UNITS[unit].is_wall_time) & stages["done"]
     short = timed & stages["cores"].isna() & (stages["seconds"] < MEASURABLE)

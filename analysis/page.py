@@ -82,11 +82,12 @@ def render_page(
 
 def _write_settings(study: Study) -> dict[tuple[str, str], str]:
     """The settings of each row of a suite as JSON."""
-    settings = {}
-    for run in study.runs:
-        content = {"options": run.line.options, **run.line.config}
-        settings[run.suite, run.row] = json.dumps(content, indent=2, ensure_ascii=False)
-    return settings
+    return {
+        (run.suite, run.row): json.dumps(
+            {"options": run.line.options, **run.line.config}, indent=2, ensure_ascii=False
+        )
+        for run in study.runs
+    }
 
 
 def _pack_library() -> str:

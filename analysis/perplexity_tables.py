@@ -54,10 +54,7 @@ class PerplexityTable(TableExhibit):
 
     def _make_block(self, part: Study, places: Sequence[Place]) -> Block:
         ends = part.ends.groupby(["row", "stage"])
-        values = {}
-        for metric in PERPLEXITIES:
-            seeds = ends[metric.column].agg(tuple)
-            values[metric] = seeds.to_dict()
+        values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
         done = part.stages[part.stages["done"]]
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])

@@ -101,8 +101,7 @@ class ScoreTable(TableExhibit):
         rows = []
         for line in lines:
             slug = make_slug(line.row)
-            is_alike = make_slug(line.trained or line.row) in rows_of_paper
-            beside = printed if is_alike else {}
+            beside = printed if make_slug(line.trained or line.row) in rows_of_paper else {}
             cells = []
             for domain, title in titles.items():
                 if domain:
@@ -221,10 +220,7 @@ def _choose_metric(line: ZeroShotLine) -> str:
 
     It is normalised accuracy where there is one, else accuracy, else the first.
     """
-    for name in ("acc_norm", "acc"):
-        if name in line.values:
-            return name
-    return next(iter(line.values))
+    return next(name for name in ("acc_norm", "acc", *line.values) if name in line.values)
 
 
 def _find_final_scores(part: Study) -> pd.DataFrame:

@@ -210,12 +210,9 @@ def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
 
 def _compare_orders(numbers: Measurements, papers: Numbers) -> list[str]:
     """How far the order of methods is the paper's, by AP and by downstream score."""
-    perplexities = papers["main_pretraining"]
+    ap = _compare_order(numbers, papers["main_pretraining"], "AP", "", "final AP")
     scores = papers["main_downstream"]
-    return [
-        *_compare_order(numbers, perplexities, "AP", "", "final AP"),
-        *_compare_order(numbers, scores, "score", AVERAGE, "final average score"),
-    ]
+    return ap + _compare_order(numbers, scores, "score", AVERAGE, "final average score")
 
 
 def _compare_order(

@@ -171,8 +171,9 @@ class HyperparameterTable(TableExhibit):
                 title = task["title"] or task["name"]
                 tasks[title] = task
                 if paper_suites.is_paper_task(task, suite):
-                    numbers = [number for number in self.printed if number.column == title]
-                    printed |= {(number.row, title): number for number in numbers}
+                    for number in self.printed:
+                        if number.column == title:
+                            printed[number.row, title] = number
         rows = []
         for name, show in SETTINGS.items():
             cells = [
