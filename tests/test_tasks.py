@@ -425,23 +425,25 @@ def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     assert not any(name in text for name in ("alpha", "beta", "gamma") for text in texts)
 
 
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    """A package with three parts of forty documented functions each."""
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A package with three parts of forty documented functions each; where it lies is cached."""
+    folder = tmp_path_factory.mktemp("library")
     draw = random.Random(1)
     for part in ("alpha", "beta", "gamma"):
-        (tmp_path / "madeup" / part).mkdir(parents=True)
-        (tmp_path / "madeup" / part / "__init__.py").write_text("")
+        (folder / "madeup" / part).mkdir(parents=True)
+        (folder / "madeup" / part / "__init__.py").write_text("")
         lines = []
         for number in range(40):
             words = " ".join(
                 draw.choice(["one", "two", "three", part]) + str(draw.random()) for _ in range(25)
             )
             lines.append(f'def f{number}():\n    """Of {part}: {words}."""\n')
-        (tmp_path / "madeup" / part / "m.py").write_text("\n".join(lines))
-    (tmp_path / "madeup" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    return "madeup"
+        (folder / "madeup" / part / "m.py").write_text("\n".join(lines))
+    (folder / "madeup" / "__init__.py").write_text("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield "madeup"
 
 
 def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_once(
