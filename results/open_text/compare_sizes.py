@@ -1,0 +1,119 @@
+"""Print what the claims of plan.md on small trials for large decisions rest on, from the records:
+`PYTHONPATH=. python results/open_text/compare_sizes.py`.
+
+Final APs are geometric means over seeds. `size_*.toml` are the untuned rows, `tuned_*.toml` the
+tuned ones. A suite without records is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import run_all
+from analysis.study import Study
+from benchmark.ledger.archive import open_records
+
+HERE = Path(__file__).parent
+SIZES = ("24k", "57k", "240k")
+GROWING = ("PNN", "ELLE", "ELLE (exact)")
+RATIOS = {
+    "ELLE over ER": ("ELLE", "ER"),
+    "exact over final size": ("ELLE (exact)", "ER (final size)"),
+}
+APART = 0.03  # below that, methods count as equally good
+
+
+def main() -> None:
+    studies = read_studies()
+    for kind in ("tuned", "size"):
+        means = {}
+        for size in SIZES:
+            study = studies.get(f"{kind}_{size}")
+            if study is None:
+                continue
+            means[size] = mean_over_seeds(study)
+            seeds = study.ends["seed"].nunique()
+            print(f"{kind}_{size}, {seeds} seeds:", means[size].sort_values().round(1).to_dict())
+        for small, large in combinations(means, 2):
+            compare_orders(kind, small, large, means[small], means[large])
+    compare_growth(studies)
+
+
+def read_studies() -> dict[str, Study]:
+    """The studies of all suites with records, by name."""
+    studies = {}
+    with open_records(str(HERE)) as records:
+        for kind in ("tuned", "size"):
+            for size in SIZES:
+                name = f"{kind}_{size}"
+                if list(HERE.glob(f"records/{name}-s*.tar.gz")):
+                    studies[name] = run_all.open_study(str(HERE / f"{name}.toml"), str(records))
+    return studies
+
+
+def select_last(study: Study, column: str) -> pd.DataFrame:
+    """A number at the end of the stream, by seed and row."""
+    last = study.ends[study.ends["stage"] == study.ends["stage"].max()]
+    return last.pivot(index="seed", columns="row", values=column)
+
+
+def mean_over_seeds(study: Study) -> pd.Series[float]:
+    """The final AP of each row."""
+    logarithms = np.log(select_last(study, "ap"))
+    return np.exp(logarithms.mean())
+
+
+def compare_orders(
+    kind: str, small: str, large: str, before: pd.Series[float], after: pd.Series[float]
+) -> None:
+    """Print how the order of rows at one size predicts that at another (claims 1 to 3)."""
+    rows = before.index.intersection(after.index)
+    before = before[rows]
+    after = after[rows]
+    tau = before.corr(after, method="kendall")
+    print(f"{kind}, {small} to {large}: Kendall's tau is {tau:.2f} over {len(rows)} rows")
+    for one, other in combinations(rows, 2):
+        change = before[one] / before[other] - 1
+        later_change = after[one] / after[other] - 1
+        if change * later_change < 0:
+            apart = "apart" if abs(math.log1p(change)) >= math.log1p(APART) else "close"
+            print(f"  turned, {apart}: {one} over {other} {change:+.1%}, then {later_change:+.1%}")
+    staying = [row for row in rows if row not in GROWING]
+    for words, choices in {"all rows": rows, "rows that do not grow": staying}.items():
+        choice = before[choices].idxmin()
+        best = after[choices].idxmin()
+        regret = after[choice] / after[best] - 1
+        print(f"  {words}: {choice} is chosen, {best} is best, regret {regret:.1%}")
+
+
+def compare_growth(studies: dict[str, Study]) -> None:
+    """Print Naive's forgetting, and what growing changes, by size (claims 4 and 5)."""
+    ratios: dict[str, list[float]] = {name: [] for name in RATIOS}
+    parameters = []
+    for size in SIZES:
+        study = studies[f"tuned_{size}"]
+        forgetting = select_last(study, "log_ap_plus")["Naive"].mean()
+        print(f"{size}: Naive forgets {forgetting:.2f} nats")
+        large = study.stages[study.stages["row"] == "ER (final size)"]
+        parameters.append(math.log(large["parameters"].max()))
+        means = mean_over_seeds(study)
+        aps = select_last(study, "ap")
+        for name, (one, other) in RATIOS.items():
+            ratios[name].append(means[one] / means[other] - 1)
+            seeds = ", ".join(f"{value:+.1%}" for value in aps[one] / aps[other] - 1)
+            print(f"  {name}: {ratios[name][-1]:+.1%} ({seeds})")
+    for name, values in ratios.items():
+        slope, intercept = np.polyfit(parameters[:2], values[:2], 1)
+        predicted = slope * parameters[2] + intercept
+        print(
+            f"{name}: a line through smaller sizes predicts {predicted:+.1%}, not {values[2]:+.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
