@@ -160,8 +160,8 @@ def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
     change, interval = show_mean(ratios, AP.show, shared)
     within = f" (95% interval {interval})" if interval else ""
     return [
-        f"Growth: {row}, the best row that grows, ends with {change} AP{within} "
-        f"against {small}, the best that stays small."
+        f"Growth changes the final AP by {change}{within}: {row}, the best row that grows, "
+        f"compared with {small}, the best that stays small."
     ]
 
 

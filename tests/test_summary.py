@@ -27,7 +27,7 @@ def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
     ends_of = pair.confidence_interval(0.95)
     logs = np.log(ap["ELLE"] / ap["PNN"]).mean(), *ends_of
     change, low, high = (re.escape(f"{np.expm1(x):+.1%}".replace("-", "−")) for x in logs)
-    assert re.match(rf"Growth: ELLE\b.* {change} AP .*95% .* {low} to {high}\W.* PNN\b", growth)
+    assert re.match(rf"Growth .* {change} .*95% .* {low} to {high}\W.* ELLE\b.* PNN\b", growth)
     ends_with = rf"{lost['ELLE']:.3g} .*\bELLE\. .*\bPNN, 0\. .*\bA-GEM, {lost['A-GEM']:.3g}\."
     assert re.fullmatch(f"Forgotten, .*AP⁺: {ends_with}", forgotten)
 
