@@ -120,12 +120,13 @@ def test_what_the_study_says_of_small_trials() -> None:
     tau = stats.kendalltau([small[row] for row in rows], [large[row] for row in rows]).statistic
     page = " ".join((ROOT / "docs/study.md").read_text("utf-8").split())
     assert f"rank nearly the same (Kendall's τ = {tau:.2f})" in page
-    before, after = (round(100 - 100 * aps["ELLE"] / aps["ER"]) for aps in (small, large))
-    assert f"ends {before}% below ER at 57 thousand and {after}% at 237" in page
-    before, after = (
-        round(100 * aps["ELLE (exact)"] / aps["ER (final size)"] - 100) for aps in (small, large)
-    )
-    assert f"ends {before}% and {after}% above ER of its final size" in page
+    heads = ("ELLE relative to ER", "ELLE (exact) relative to ER of its final size")
+    lines = table("final parameters", heads[0], "predicted", heads[1], "predicted")
+    for size, aps in {"57 thousand": small, "237 thousand": large}.items():
+        elle = aps["ELLE"] / aps["ER"] - 1
+        exact = aps["ELLE (exact)"] / aps["ER (final size)"] - 1
+        shown = [f"{change:+.0%}".replace("-", "−") for change in (elle, exact)]
+        assert [lines[size][0], lines[size][2]] == shown
 
 
 @pytest.mark.parametrize(
