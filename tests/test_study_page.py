@@ -115,14 +115,17 @@ def test_what_the_study_says_of_small_trials() -> None:
     """Oracle: the reports of both sizes, scipy's Kendall's tau, and quotients of their means, to a
     whole percent.
     """
-    small, large = final_perplexities("tuned_57k"), final_perplexities("tuned_240k")
+    smallest, small, large = (
+        final_perplexities(f"tuned_{size}") for size in ("24k", "57k", "240k")
+    )
     rows = list(small)
     tau = stats.kendalltau([small[row] for row in rows], [large[row] for row in rows]).statistic
     page = " ".join((ROOT / "docs/study.md").read_text("utf-8").split())
     assert f"rank nearly the same (Kendall's τ = {tau:.2f})" in page
     heads = ("ELLE relative to ER", "ELLE (exact) relative to ER of its final size")
     lines = table("final parameters", heads[0], "predicted", heads[1], "predicted")
-    for size, aps in {"57 thousand": small, "237 thousand": large}.items():
+    sizes = {"28 thousand": smallest, "57 thousand": small, "237 thousand": large}
+    for size, aps in sizes.items():
         elle = aps["ELLE"] / aps["ER"] - 1
         exact = aps["ELLE (exact)"] / aps["ER (final size)"] - 1
         shown = [f"{change:+.0%}".replace("-", "−") for change in (elle, exact)]
