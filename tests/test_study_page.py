@@ -122,7 +122,10 @@ def test_what_the_study_says_of_small_trials() -> None:
     tau = stats.kendalltau([small[row] for row in rows], [large[row] for row in rows]).statistic
     page = " ".join((ROOT / "docs/study.md").read_text("utf-8").split())
     assert f"rank nearly the same (Kendall's τ = {tau:.2f})" in page
-    heads = ("ELLE relative to ER", "ELLE (exact) relative to ER of its final size")
+    heads = (
+        "ELLE relative to ER that stays small",
+        "ELLE (exact) relative to ER of its final size",
+    )
     lines = table("final parameters", heads[0], "predicted", heads[1], "predicted")
     sizes = {"28 thousand": smallest, "57 thousand": small, "237 thousand": large}
     for size, aps in sizes.items():
