@@ -185,7 +185,7 @@ class MatrixProduct:
 def _time_in_turns(
     stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int
 ) -> list[tuple[float, float, float]]:
-    """Of each turn: seconds of a step, seconds of Naive's, and FLOPs a second of the product.
+    """Of each turn: seconds of a step, seconds of Naive's, and FLOPs per second of the product.
 
     Naive's are those of its steps before and after the step, on average.
     """

@@ -55,7 +55,7 @@ class Plan:
 
     survey: Survey
     states: Sequence[RunState]
-    # handed in, because jobs must not import the rooms of tables
+    # handed in, because jobs must not import the packages that make tables
     render: RenderReport | None = None
     out: Path = Path()  # of tables
     retry_failed: bool = False

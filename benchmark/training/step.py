@@ -380,7 +380,7 @@ class Stepper:
 def count_naive_flops(inputs: StageInputs) -> float:
     """The FLOPs of a step of Naive in this stage, over all processes.
 
-    They are of a new model of the first rung.
+    They are of a new model of the first size.
     """
     stage = inputs.stage
     device = inputs.world.device

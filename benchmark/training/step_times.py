@@ -263,7 +263,7 @@ def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
 def _select_settings_of_naive(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that the time of Naive's step depends on.
 
-    Naive stays on the first rung, and has no memory.
+    Naive keeps the first size, and has no memory.
     """
     selection = {}
     for key, value in settings.items():

@@ -1,7 +1,7 @@
 """Print the law and its test: `PYTHONPATH=. python results/small_models_begun_well/compare_law.py`.
 
 See plan.md, "The law". The law is a plane, log(AP grown / AP large from the start) = a + b
-log(parameters) + c log(tokens a parameter), both before the first growth, by least squares on the
+log(parameters) + c log(tokens per parameter), both before the first growth, by least squares on the
 cells of three sizes. An interval is Student's of a new cell, with what the plane misses as its
 noise.
 """
@@ -22,13 +22,13 @@ from benchmark.ledger.archive import open_records
 
 HERE = Path(__file__).parent
 FITTED, PREDICTED = "law_small", "law_large"
-Cell = tuple[float, int]  # thousands of parameters, tokens a parameter
+Cell = tuple[float, int]  # thousands of parameters, tokens per parameter
 ROW = re.compile(r"(.*), from (\d+)k, (\d+) tokens")
 LARGE = "ER (final size)"
 # the fourth size; and the paper's: 30 M parameters of L6_D384, 62,500 steps of 2,048 rows of 512
 # tokens
 NEW = [(56.0, 10), (56.0, 30), (56.0, 100), (30e3, 2_200)]
-LEARNED = 30  # tokens a parameter, from which on models have left the plateau on which all begin
+LEARNED = 30  # tokens per parameter, from which on models have left the plateau on which all begin
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def main() -> None:
         learned = [i for i, (_, tokens) in enumerate(cells) if tokens >= LEARNED]
         print(f"\n{method} over a model that is large from the start, AP after the last domain\n")
         print(
-            "| parameters | tokens a parameter | seeds | change (95% interval) | predicted | from "
-            f"{LEARNED} on |"
+            "| parameters | tokens per parameter | seeds | change (95% interval) | predicted "
+            f"| from {LEARNED} on |"
         )
         print("| --: | --: | --: | --: | --: | --: |")
         fits = (

@@ -2,9 +2,9 @@
 it is read off its runs under equal FLOPs. `compare_rows.py` prints it as it was run
 (`map_seconds.toml`).
 
-A small model computes fewer FLOPs a second than a large one, so with equal FLOPs a model that grows
-takes longer. The step times are those of `step_times.json`, which was made on a quiet machine, with
-the data beside the project:
+A small model computes fewer FLOPs per second than a large one, so with equal FLOPs a model that
+grows takes longer. The step times are those of `step_times.json`, which was made on a quiet
+machine, with the data beside the project:
 
     S=results/small_models_begun_well OMP_NUM_THREADS=1 python run_all.py speed $S/map_quarter.toml
     --reference $S/step_times.json --pairs 11

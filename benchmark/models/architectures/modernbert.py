@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663).
 
-Take it for a fast encoder with long rows.
+Take it for a fast encoder with long sequences.
 
 It has rotary positions, gated feed-forward layers and local attention. Two of three layers attend
 to their neighbourhood only. Norms and most linear maps have no bias. The first layer reads the
