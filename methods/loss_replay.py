@@ -1,7 +1,6 @@
 """Replay by loss: of many memory sequences those with the largest loss are learnt.
 
-Take it where memory is large and few sequences of it may be learnt, or as a pattern to choose
-sequences.
+Take it where memory is large and few of its sequences may be learnt, or to write such a choice.
 
 Each step draws c B sequences from memory beside a batch of B new ones, and keeps the k = q c B of
 them whose mean negative log-likelihood under the model at hand is largest, over all processes. One
