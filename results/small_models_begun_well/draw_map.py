@@ -35,16 +35,17 @@ from benchmark.ledger.archive import read_archives
 LEAST, LARGEST = "map_sixteenth", "237k"
 METHODS = {
     "ELLE, to {}": "ELLE",
-    "ELLE (exact), to {}": "ELLE (exact): growing keeps all predictions",
+    "ELLE (exact), to {}": "ELLE (exact)",
 }
 METHOD_COLOURS = [*COLOURS][: len(METHODS)]
 MARKERS = dict(zip(SIZES, ("o", "s", "^", "D"), strict=True))
 CAPTION = (
     "How much growing changes the final AP at equal FLOPs, compared with ER (experience replay) of "
     "the same final size from its first step (left) and with ER that stays at 13 thousand "
-    "parameters (right). Models grow to the size that is written beside each line, with its last "
-    "change in percent. Those that end at one million begin at 240 thousand, as does their ER. "
-    "Below zero growing is better. Marks are geometric means over six seeds. Bars are 95% "
+    "parameters (right). With ELLE (exact) growing keeps all predictions. Models grow to the size "
+    "that is written beside each line, with its last change in percent. Those that end at one "
+    "million begin at 240 thousand, as does their ER. Below zero growing is better. Marks are "
+    "geometric means over six seeds. Bars are 95% "
     "confidence intervals. ELLE has a tenth of its noise in its last points, with 6.1e12 FLOPs and "
     "at one million. Left out on the left: 237 thousand and the least budget, where large models "
     "are not at their best."
