@@ -167,7 +167,26 @@ def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
 
 def _mark_code(text: str) -> Markup:
     """`code` between backticks."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(text)))
+    escaped = str(escape(text))  # else Python 3.11 escapes the marks, too
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escaped))
+
+
+def _make_sentence_filter(study: Study) -> Callable[[str], str]:
+    """A filter that drops the sentences of a text that the page has shown before.
+
+    A note that begins with the name of one of several suites is one piece: each of its sentences is
+    about that suite.
+    """
+    shown: set[str] = set()
+    suites = tuple(f"{suite}: " for suite in study.suites) if study.suites[1:] else ()
+
+    def drop_shown(text: str) -> str:
+        sentences = [text] if text.startswith(suites) else SENTENCE_END.split(text)
+        new = [sentence for sentence in sentences if sentence not in shown]
+        shown.update(new)
+        return " ".join(new)
+
+    return drop_shown
 
 
 def _describe_undecided(scorecard: Table) -> str:

@@ -141,8 +141,64 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
         "<li>(.*?)</li>", "".join(re.findall('<ul class="soft">(.*?)</ul>', text, re.S)), re.S
     )
     assert len(notes) > 4 and not any(f"<li>{note}</li>" in audit for note in notes)
+    assert "<code>python run_all.py run demo" in text
     assert "Example CPU, 2 threads, fp32" in text
     assert 'id="scorecard"' in text and "decided with 2 seeds" in text
+
+
+class Words(HTMLParser):
+    """The texts of a page's paragraphs and list items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._is_open = False
+
+    def handle_starttag(self, tag, attrs):
+        self._is_open = self._is_open or tag in ("p", "li")
+        if tag in ("p", "li"):
+            self.texts.append("")
+
+    def handle_endtag(self, tag):
+        self._is_open = self._is_open and tag not in ("p", "li")
+
+    def handle_data(self, data):
+        if self._is_open:
+            self.texts[-1] += data
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_page_says_each_sentence_once(tmp_path, seeds):
+    """Oracle: counts of sentences: each that files of tables and figures have with their captions
+    stands once on the page.
+    """
+    names = ["main_pretraining", "main_downstream", "trend_ap", "trend_main"]
+    synthetic.write(tmp_path / "runs", "demo", seeds=seeds, evaluations=2)
+    runs = load_runs(tmp_path / "runs", "demo")
+    synthetic.report("demo", runs, names, tmp_path)
+    page = Words()
+    page.feed((tmp_path / "index.html").read_text("utf-8"))
+    shown = Counter(sentence for text in page.texts for sentence in split_sentences(text))
+    assert {*shown.values()} == {1}
+    study = Study("demo", runs, paper=True)
+    expected: Counter[str] = Counter()
+    for name in names:
+        exhibit = catalogue.load(name)
+        if isinstance(exhibit, TableExhibit):
+            table = exhibit.build(study)
+            texts = [table.reading, *table.notes]
+        else:
+            assert isinstance(exhibit, FigureExhibit)
+            texts = [exhibit.render(study).sentences]
+        for text in texts:
+            expected.update(split_sentences(text.replace("`", "")))
+    assert max(expected.values()) > 1
+    assert expected.keys() <= shown.keys()
+
+
+def split_sentences(text: str) -> list[str]:
+    """What ends with a full stop before a capital or a dagger."""
+    return [sentence for sentence in re.split(r"(?<=\.)\s+(?=[A-Z†])", text.strip()) if sentence]
 
 
 @pytest.mark.parametrize("paper", [False, True])
