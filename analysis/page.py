@@ -31,6 +31,7 @@ from benchmark.settings.units import UNITS, list_recorded_units
 FOLDER = Path(__file__).parent
 GROWN = 1.05  # times the parameters: prompts and adapters are less
 TablePair = tuple[Table, Table]  # a table, and the same one with the paper's numbers in it
+SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z†])")
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
@@ -53,6 +54,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["code"] = _mark_code
+    environment.filters["drop_shown"] = _make_sentence_filter(study)
     warnings = [*notes.warn_of_counting(study), *notes.warn_of_baselines(study)]
     figures = []
     for exhibit, picture in pictures:

@@ -9,6 +9,7 @@ import re
 import select
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from analysis import catalogue
+from analysis.exhibits import TableExhibit
+from analysis.figures import FigureExhibit
 from analysis.page import render
 from analysis.study import Study
 from analysis.tables import format_number
