@@ -31,6 +31,10 @@ from benchmark.settings.units import UNITS, list_recorded_units
 FOLDER = Path(__file__).parent
 GROWN = 1.05  # times the parameters: prompts and adapters are less
 TablePair = tuple[Table, Table]  # a table, and the same one with the paper's numbers in it
+BESIDE = (
+    "In brackets: what the paper prints for the same row and stage, on its own domains and "
+    "machines."
+)
 SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z†])")
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
@@ -71,6 +75,7 @@ def render_page(
         scorecard=scorecard,
         undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=tables,
+        about_brackets=BESIDE,
         figures=figures,
         audit=notes.note_suites(study, _list_audit_notes),
         made=_build_cost_table(study),

@@ -59,13 +59,14 @@ def read_studies() -> dict[str, Study]:
 def select_last(study: Study, column: str) -> pd.DataFrame:
     """A number at the end of the stream, by seed and row."""
     last = study.ends[study.ends["stage"] == study.ends["stage"].max()]
-    return last.pivot(index="seed", columns="row", values=column)
+    numbers: pd.DataFrame = last.pivot(index="seed", columns="row", values=column)
+    return numbers
 
 
 def mean_over_seeds(study: Study) -> pd.Series[float]:
     """The final AP of each row."""
-    logarithms = np.log(select_last(study, "ap"))
-    return np.exp(logarithms.mean())
+    means: pd.Series[float] = np.exp(np.log(select_last(study, "ap")).mean())
+    return means
 
 
 def compare_orders(
