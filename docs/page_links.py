@@ -46,10 +46,13 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         text = re.sub(r"\]\((\.\./)*docs/", "](", text)
+        text = re.sub(r"\]\((?=open_text/report/)", "](results/", text)
         for name, target in OUTSIDE.items():
             link = os.path.relpath(name, Path(source).parent)
             text = re.sub(rf"\]\({link}(?=[)#])", f"]({target}", text)
         files.append(File.generated(config, page, content=text))
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    files.append(File.generated(config, "CITATION.cff", content=citation))
     named = {
         name
         for page in files.documentation_pages()
