@@ -131,23 +131,20 @@ def test_each_model_has_the_scores_that_transformers_computes(
     assert call(place, "run", "--dry-run") == 0 and "4 models to score" in capsys.readouterr().out
 
 
-def open_elle(place: Path) -> tuple[Likelihoods, Path, Any]:
-    """The last model of ELLE as the harness asks it, the folder of its export, and the export."""
+def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
+    """Also one that nothing precedes, whose first token is predicted from where the text begins."""
     run = load_runs(place / "runs", "tiny")[1]
     stage = place / "runs" / "stages" / run.line.stages[1]
     model = load(stage / "model").eval()
-    folder = place / f"export-{stage.name}"
     ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary))
-    return ours, folder, AutoModelForCausalLM.from_pretrained(folder).eval()
-
-
-def test_a_text_that_nothing_precedes_is_as_likely_as_its_tokens(place: Path) -> None:
-    """Its first token is predicted from where the text begins."""
-    ours, folder, theirs = open_elle(place)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    request = SimpleNamespace(args=("", "red green one"))
-    [(value, _)] = ours.loglikelihood([request], disable_tqdm=True)
+    theirs = AutoModelForCausalLM.from_pretrained(place / f"export-{stage.name}").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / f"export-{stage.name}")
     expected = likelihood(theirs, tokenizer, "", "red green one")
+    requests = [SimpleNamespace(args=("red green one",))]
+    assert ours.loglikelihood_rolling(requests) == [pytest.approx(expected, rel=1e-5)]
+    [(value, _)] = ours.loglikelihood(
+        [SimpleNamespace(args=("", "red green one"))], disable_tqdm=True
+    )
     assert value == pytest.approx(expected, rel=1e-5)
 
 
@@ -156,7 +153,12 @@ def test_a_question_longer_than_a_row_keeps_what_stands_before_it(place: Path) -
 
     Oracle: transformers on the tokens that docs/tasks.md says each of the two keeps.
     """
-    ours, folder, export = open_elle(place)
+    run = load_runs(place / "runs", "tiny")[1]
+    stage = place / "runs" / "stages" / run.line.stages[1]
+    model = load(stage / "model").eval()
+    ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary))
+    folder = place / f"export-{stage.name}"
+    export = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     question = "seven" + " red green one two" * 40
     before = tokenizer("")["input_ids"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ import torch
 from lm_eval import simple_evaluate
 from lm_eval.api.model import TemplateLM
 from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from benchmark import cancel
@@ -131,9 +133,18 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        raise NotScored(
-            "tasks that measure whole texts are not asked here: export the model, and ask lm_eval"
-        )
+        """The log-likelihood of each text as a whole.
+
+        Its rows are as long as the model reads, and each token is predicted once.
+        """
+        likelihoods = []
+        for request in requests:
+            ids = self.tok_encode(request.args[0])
+            windows = get_rolling_token_windows(ids, self.prefix_token_id, self.room, context_len=1)
+            rows = [("", *make_disjoint_window(window)) for window in windows]
+            answers = self._loglikelihood_tokens(rows)
+            likelihoods.append(math.fsum(value for value, _ in answers))
+        return likelihoods
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         raise NotScored(
