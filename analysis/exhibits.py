@@ -52,7 +52,8 @@ class Exhibit:
     def select(self, study: Study) -> Study:
         """The study of the suites that the exhibit shows.
 
-        These are the paper's, or all if none is one of these.
+        These are the paper's, or all if none is one of these. Rows that `only` names, or all if
+        none of these is there.
         """
         suites = [suite for suite in self.suites if suite in study.suites]
         selection = study.select_suites(suites) if suites and suites != study.suites else study
@@ -60,7 +61,7 @@ class Exhibit:
             return selection
         rows = self.only
         runs = [run for run in selection.runs if run.row in rows.get(run.suite, [run.row])]
-        return replace(selection, runs=runs)
+        return replace(selection, runs=runs) if runs else selection
 
     def choose_heading(self, part: Study) -> str:
         """The heading of a suite's block: what its runs did."""

@@ -35,7 +35,8 @@ BESIDE = (
     "In brackets: what the paper prints for the same row and stage, on its own domains and "
     "machines."
 )
-SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z†])")
+# a sentence that begins with "It" says more of the one before
+SENTENCE_END = re.compile(r"(?<=\.) (?!It )(?=[A-Z†])")
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 

@@ -80,7 +80,8 @@ class PerplexityTable(TableExhibit):
                 value = printed.get(place) if row in rows_of_paper else None
                 cells.append(add_printed(cell, value))
             rows.append(TableRow(label, tuple(cells)))
-        rows += _make_reference_rows(part, places)
+        if part.suite not in self.only:
+            rows += _make_reference_rows(part, places)
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 

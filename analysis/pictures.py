@@ -81,7 +81,9 @@ class MatrixFigure(FigureExhibit):
         else:
             _add_bar(figure, flat, scale, is_cut=scale.vmax < numbers.max())
         shown = {row for row, _ in matrices}
-        left_out = dict.fromkeys(run.row for run in study.runs if run.row not in shown)
+        left_out = dict.fromkeys(
+            run.row for part, rows in rows_of_parts for run in part.runs if run.row not in rows
+        )
         where = ""
         if left_out:
             where = f"Left out: {', '.join(left_out)}. The records have the numbers of all rows"

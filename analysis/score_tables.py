@@ -76,7 +76,8 @@ class ScoreTable(TableExhibit):
         """The blocks of a suite: heading, and the lines in it."""
         last = len(part.runs[0].domains) - 1
         lines = [_make_line(part, row, last, row) for row in part.ranked_rows]
-        lines += _collect_baselines(part)
+        if part.suite not in self.only:
+            lines += _collect_baselines(part)
         blocks = [(self.choose_heading(part), lines)]
         is_final = part.probes["stage"] == last
         final_probes = part.probes[is_final & part.probes["headline"]]
@@ -96,7 +97,11 @@ class ScoreTable(TableExhibit):
         suite = self.find_paper_suite(part)
         rows_of_paper = paper_suites.find_rows(part, suite)
         tasks = part.runs[0].line.tasks
-        paper_tasks = {task["domain"] for task in tasks if paper_suites.is_paper_task(task, suite)}
+        paper_tasks = {task["domain"] for task in tasks if task["domain"]}
+        # a domain's score is a mean over all of its tasks
+        paper_tasks -= {
+            task["domain"] for task in tasks if not paper_suites.is_paper_task(task, suite)
+        }
         average = AVERAGE if len(paper_tasks) == len(part.stage_titles) else ""
         rows = []
         for line in lines:

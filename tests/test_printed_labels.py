@@ -162,6 +162,27 @@ def test_no_bracket_stands_beside_a_task_of_other_examples(name, source, tmp_pat
             assert [cell.printed for cell in row_of_other.cells] == expected
 
 
+def test_no_bracket_stands_beside_a_mean_with_another_task(tmp_path):
+    """Oracle: by hand: the first domain has a task of the suite's own too, so neither the mean of
+    both nor the average has a bracket.
+    """
+    suite, runs = write_as_printed(tmp_path, "main_downstream")
+    for run in runs:
+        run.line.tasks.append(run.line.tasks[0] | OTHER_EXAMPLES[0] | {"title": "Own"})
+    table = load("main_downstream").build(Study(suite, runs), "both")
+    cells = [row.cells for block in table.blocks for row in block.rows]
+    assert brackets(table)
+    assert not any(row[0].printed or row[5].printed for row in cells)
+
+
+@pytest.mark.parametrize("name", ["budgets_pretraining", "budgets_downstream"])
+def test_a_suite_without_the_row_that_a_table_selects_has_its_own_rows(name, tmp_path):
+    """Oracle: the only row there is."""
+    synthetic.write(tmp_path, "bert_base", rows=[("Naive", "naive", {})], seeds=1)
+    table = load(name).build(Study("bert_base", load_runs(tmp_path, "bert_base")))
+    assert [row.label for block in table.blocks for row in block.rows] == ["Naive"]
+
+
 def test_another_budget_beside_brackets_is_told(tmp_path):
     """Oracle: the amounts: 60 seconds here, 60,000 in the first stage of the paper."""
     suite, runs = write_as_printed(tmp_path, "main_pretraining")

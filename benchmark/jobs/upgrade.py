@@ -42,7 +42,7 @@ Record = dict[str, Any]  # a line of a file of records
 Files = dict[str, list[Record]]  # lines by the name of their file, as below `--runs`
 
 SETTINGS = {"training.clip": "training.max_grad_norm"}
-OPTIONS = {"replay": "replay_ratio", "rows": "sequences"}  # old names of methods' options
+OPTIONS = {"replay": "replay_ratio"}  # old names of methods' options
 # options that are gone, with their defaults: of ELLE and its kin, and of EWC
 GONE_OF_ELLE: Record = {"adaptive": 0}
 GONE_OF_EWC: Record = {"fisher": "per_sample"}

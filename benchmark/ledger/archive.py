@@ -124,8 +124,9 @@ def find_plan_commit(folder: Path) -> str:
 
 
 def _has_ended(config: RunConfig, ledger: Ledger) -> bool:
-    """Whether a run has begun, and all its stages are done."""
-    if not ledger.store.read_run(config):
+    """Whether a run has said that it ended, and all its stages are done."""
+    lines = ledger.store.read_run(config)
+    if not lines or not isinstance(lines[-1], records.RunDone):
         return False  # whether its text is here or not
     run = ledger.view(config)
     return run.has_begun and run.finished == len(config.domains)

@@ -47,9 +47,8 @@ class Source:
     # them, or "own": text that `make_sequences` makes
     domain: str
     share: float = 1.0  # sequences, as a share of training.batch_size
-    weight: float = (
-        1.0  # factor of these sequences' mean loss. The step's loss sums over the sources
-    )
+    # factor of these sequences' mean loss. The step's loss sums over the sources
+    weight: float = 1.0
 
     @property
     def from_memory(self) -> bool:
