@@ -34,7 +34,7 @@ REPLACED = {
     # two seeds say as much of the command as five
     " --seeds 0,1,2,3,4": " --seeds 0,1",
     # and one turn as much as seven, each with a product of large matrices
-    "run_all.py speed bert_base": "run_all.py speed bert_base --pairs 1",
+    "run_all.py speed demo": "run_all.py speed demo --pairs 1",
     "data.sequence_length=1024": "data.sequence_length=66",
     "budget.amount=500": "budget.amount=1",
     "budget.amount=10 ": "budget.amount=0.05 ",

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -371,3 +373,26 @@ def test_a_row_beside_others_is_a_multiple_of_their_naive(tiny_folder, monkeypat
         table = [make_row("naive", config, 1.5)]
         _, rows = measure(runs, methods.build, lambda config: corpus, ALONE, pairs=1, table=table)
         assert [times.phases for times in rows[-1].stages] == [{"adapt": seconds}] * 3
+
+
+def test_the_product_slows_no_step_that_counts(monkeypatch) -> None:
+    """By hand: a step takes a second, and two right after the product, which empties the caches.
+    A row that does what Naive does then takes as long as Naive.
+    """
+    caches = {"empty": False}
+
+    class Product:
+        def measure_flops_per_second(self) -> float:
+            caches["empty"] = True
+            return 1.0
+
+    def time_step(stepper: Any, step: int) -> float:
+        seconds = 2.0 if caches["empty"] else 1.0
+        caches["empty"] = False
+        return seconds
+
+    monkeypatch.setattr(speed, "_time_step", time_step)
+    steppers: Any = (SimpleNamespace(), SimpleNamespace())
+    product: Any = Product()
+    turns = speed._time_in_turns(steppers[0], steppers[1], product, 3)
+    assert turns == [(1.0, 1.0, 1.0)] * 3

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 
 import pandas
@@ -187,19 +187,20 @@ def _time_in_turns(
 ) -> list[tuple[float, float, float]]:
     """Of each turn: seconds of a step, seconds of Naive's, and FLOPs per second of the product.
 
-    Naive's are those of its steps before and after the step, on average.
+    Naive's are those of its steps before and after the step, on average. The product empties the
+    caches, so the step after it does not count.
     """
+    numbers = count()
     for step in range(WARM_UP):
         _time_step(stepper, step)
-        product.measure_flops_per_second()
-        naive_before = _time_step(naive, step)
     turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
-        seconds = _time_step(stepper, step)
         peak = product.measure_flops_per_second()
-        naive_after = _time_step(naive, step)
+        _time_step(naive, next(numbers))
+        naive_before = _time_step(naive, next(numbers))
+        seconds = _time_step(stepper, step)
+        naive_after = _time_step(naive, next(numbers))
         turns.append((seconds, (naive_before + naive_after) / 2, peak))
-        naive_before = naive_after
     return turns
 
 
