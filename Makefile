@@ -36,7 +36,7 @@ test: $(VENV)/installed-test
 	@$(MAKE) --jobs=2 test-slurm test-others
 
 test-others: $(VENV)/installed-test
-	TMPDIR=$(MEMORY) OMP_NUM_THREADS=1 nice -n 10 $(RUN) -m pytest -n auto --dist worksteal --ignore-glob 'tests/test_slurm*.py' $(MEASURED)
+	TMPDIR=$(MEMORY) OMP_NUM_THREADS=1 nice -n 10 $(RUN) -m pytest -n auto --dist loadfile --ignore-glob 'tests/test_slurm*.py' $(MEASURED)
 
 test-slurm: $(VENV)/installed-test
 	TMPDIR=$(MEMORY) OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm*.py

@@ -84,6 +84,19 @@ def call(place: Path, command: str, *options: str) -> int:
     )
 
 
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    """The place with its runs trained and their models exported, whichever test comes first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_CACHE", str(place / "cache"))
+        assert call(place, "run", "--parallel", "1") == 0
+    for run in load_runs(place / "runs", "tiny"):
+        for key in run.line.stages:
+            if not (place / f"export-{key}").exists():
+                export_model(place / "runs" / "stages" / key, place / f"export-{key}")
+    return place
+
+
 def test_each_model_has_the_scores_that_transformers_computes(
     place: Path, monkeypatch, capsys
 ) -> None:
@@ -131,14 +144,14 @@ def test_each_model_has_the_scores_that_transformers_computes(
     assert call(place, "run", "--dry-run") == 0 and "4 models to score" in capsys.readouterr().out
 
 
-def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
+def test_a_whole_text_is_as_likely_as_its_tokens(trained: Path) -> None:
     """Also one that nothing precedes, whose first token is predicted from where the text begins."""
-    run = load_runs(place / "runs", "tiny")[1]
-    stage = place / "runs" / "stages" / run.line.stages[1]
+    run = load_runs(trained / "runs", "tiny")[1]
+    stage = trained / "runs" / "stages" / run.line.stages[1]
     model = load(stage / "model").eval()
     ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary))
-    theirs = AutoModelForCausalLM.from_pretrained(place / f"export-{stage.name}").eval()
-    tokenizer = AutoTokenizer.from_pretrained(place / f"export-{stage.name}")
+    theirs = AutoModelForCausalLM.from_pretrained(trained / f"export-{stage.name}").eval()
+    tokenizer = AutoTokenizer.from_pretrained(trained / f"export-{stage.name}")
     expected = likelihood(theirs, tokenizer, "", "red green one")
     requests = [SimpleNamespace(args=("red green one",))]
     assert ours.loglikelihood_rolling(requests) == [pytest.approx(expected, rel=1e-5)]
@@ -148,16 +161,16 @@ def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
     assert value == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_question_longer_than_a_row_keeps_what_stands_before_it(place: Path) -> None:
+def test_a_question_longer_than_a_row_keeps_what_stands_before_it(trained: Path) -> None:
     """A model with a prompt, asked by us, and its export by lm-evaluation-harness' own class.
 
     Oracle: transformers on the tokens that docs/tasks.md says each of the two keeps.
     """
-    run = load_runs(place / "runs", "tiny")[1]
-    stage = place / "runs" / "stages" / run.line.stages[1]
+    run = load_runs(trained / "runs", "tiny")[1]
+    stage = trained / "runs" / "stages" / run.line.stages[1]
     model = load(stage / "model").eval()
     ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary))
-    folder = place / f"export-{stage.name}"
+    folder = trained / f"export-{stage.name}"
     export = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     question = "seven" + " red green one two" * 40
@@ -186,19 +199,19 @@ def test_a_question_longer_than_a_row_keeps_what_stands_before_it(place: Path) -
     assert expected["ours"] != pytest.approx(expected["lm-eval"], rel=1e-3)
 
 
-def test_a_folder_of_tasks_may_run_code(place: Path, tmp_path: Path) -> None:
+def test_a_folder_of_tasks_may_run_code(trained: Path, tmp_path: Path) -> None:
     """Oracle: a file that the folder's own Python writes while its question is read."""
     folder = tmp_path / "given"
     folder.mkdir()
     (folder / "own.py").write_text(
         f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef ask(row): return row['question']\n"
     )
-    task = (place / "tasks" / "colours.yaml").read_text()
+    task = (trained / "tasks" / "colours.yaml").read_text()
     task = task.replace("task: colours", "task: given")
     lines = task.replace("doc_to_text: question", "doc_to_text: !function own.ask")
     (folder / "given.yaml").write_text(lines)
-    run = load_runs(place / "runs", "tiny")[0]
-    stage = place / "runs" / "stages" / run.line.stages[0]
+    run = load_runs(trained / "runs", "tiny")[0]
+    stage = trained / "runs" / "stages" / run.line.stages[0]
     model = load(stage / "model").eval()
     tokenizer = read_tokenizer(stage / "model", model.vocabulary)
     settings = Evaluate(tasks=("given",), folder=str(folder))
