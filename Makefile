@@ -77,6 +77,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m $(PIP_INSTALL) .
 	touch $@
+	@echo "installed; next: source $(VENV)/bin/activate"
 
 $(VENV)/installed-test: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
