@@ -58,6 +58,17 @@ const namesAtEnds = (ends, height) => { // they move down where they would overl
   ends.reduceRight((below, end) => (end.place = Math.min(end.place, below - gap)), height + gap);
   return ends;
 };
+const setSegments = (values) => { // a line breaks where a stage begins, unless only the stage's end was measured
+  const counts = new Map();
+  const stageOf = ({ row, stage }) => JSON.stringify([row, stage]);
+  for (const point of values) if (!point.is_start) counts.set(stageOf(point), (counts.get(stageOf(point)) ?? 0) + 1);
+  let segment = 0;
+  for (const point of values) {
+    if (point.is_start && counts.get(stageOf(point)) > 1) segment += 1;
+    point.segment = segment;
+  }
+  return values;
+};
 const bands = (values, unit) => { // where each domain begins and ends, as a mean over rows
   const stages = new Map();
   for (const { row, stage, [unit]: spent } of values) {
@@ -76,6 +87,7 @@ const specification = () => {
   const values = points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null)
     .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_seed_min`]), high: number(p[`${metric}_seed_max`]) }))
     .sort((a, b) => grey.has(b.row) - grey.has(a.row)); // coloured lines are drawn over grey ones
+  setSegments(values);
   const within = values.some((p) => p.learned) ? values.filter((p) => p.learned) : values; // these set the scale
   const [lowest, highest] = [Math.min(...within.map((p) => p[`${metric}_seed_min`])), Math.max(...within.map((p) => p[`${metric}_seed_max`]))];
   const type = lowest <= 0 ? "linear" : scale;
@@ -83,6 +95,7 @@ const specification = () => {
   const margin = 0.04 * (into(highest) - into(lowest) || 1);
   const [bottom, top] = [into(lowest) - margin, into(highest) + margin];
   const y = { type: "quantitative", scale: { type, nice: false, domain: [back(bottom), back(top)], ...(type === "linear" && { zero: false }) } };
+  for (const point of values) point.outside = point[metric] < back(bottom) || point[metric] > back(top);
   const title = named(data.metrics[metric], type);
   const tooltip = [
     { field: "row", title: "row" }, { field: "stage", title: "stage" },
@@ -104,7 +117,8 @@ const specification = () => {
   const narrowest = (width * Math.min(...domains.map(({ from, to }) => to - from))) / (x.scale.domain[1] - first); // pixels
   const upright = Math.max(...inside.map(({ stage }) => 6.5 * stage.length)) > narrowest;
   const turned = upright ? { angle: 270, align: "left", baseline: "middle", limit: 120 } : { baseline: "bottom" };
-  const lines = { x, color, detail: { field: "row" } };
+  const lines = { x, color, detail: [{ field: "row" }, { field: "segment" }] };
+  const opacity = { condition: { param: "near", empty: false, value: 1 }, value: 0.6 };
   return {
     data: { values }, width: "container", height: HEIGHT, background: null, autosize: { type: "fit-x", contains: "padding" },
     padding: 5,
@@ -112,12 +126,10 @@ const specification = () => {
       { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
       { data: { values: inside.filter((_, place) => place % Math.ceil(12 / narrowest) === 0) },
         mark: { type: "text", y: -4, color: "var(--soft)", ...turned }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
-      { transform: [{ filter: "datum.learned" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_seed_min`, title }, y2: { field: `${metric}_seed_max` } } },
-      { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
-      {
-        mark: { type: "point", filled: true, size: 30, clip: true },
-        encoding: { ...lines, y: { ...y, field: metric, title }, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.6 } },
-      },
+      { transform: [{ filter: "datum.learned && !datum.is_start" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_seed_min`, title }, y2: { field: `${metric}_seed_max` } } },
+      { transform: [{ filter: "!datum.is_start && !datum.outside" }], mark: { type: "line", strokeWidth: 1.5 }, encoding: { ...lines, y: { ...y, field: metric, title } } },
+      { transform: [{ filter: "!datum.is_start" }], mark: { type: "point", filled: true, size: 30, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title }, opacity } },
+      { transform: [{ filter: "datum.is_start" }], mark: { type: "point", filled: false, size: 30, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title }, opacity } },
       { // wider than a marker, so that it is easily met; `nearest: true` would say "undefined" of all but the axis
         params: [{ name: "near", select: { type: "point", on: "pointerover", clear: "pointerout" } }],
         mark: { type: "circle", size: 200, opacity: 0, clip: true },

@@ -286,8 +286,9 @@ def _collect_points(study: Study) -> dict[str, Any]:
         f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_seed_min", "_seed_max")
     ]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
-    table = groups.agg({"seed": "nunique", "learned": "max"})
-    table = table.join([spent, measured]).reset_index()
+    table = groups.agg({"seed": "nunique", "learned": "max", "phase": "first"})
+    table["is_start"] = (table["phase"] == "start").astype(int)
+    table = table.drop(columns="phase").join([spent, measured]).reset_index()
     titles = {part.suite: part.stage_titles for part in study.parts}
     stages = zip(table["suite"], table["stage"], strict=True)
     table["stage"] = [titles[suite][stage] for suite, stage in stages]

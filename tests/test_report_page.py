@@ -24,7 +24,7 @@ from analysis.figures import FigureExhibit
 from analysis.page import BESIDE, render
 from analysis.study import Study
 from analysis.tables import format_number
-from benchmark.ledger.records import FailedLine
+from benchmark.ledger.records import EvaluationLine, FailedLine
 from benchmark.ledger.runs import load_runs
 from benchmark.settings.load import load_suite
 from tests.support import synthetic
@@ -488,13 +488,31 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
         .sort_values(ascending=False)
     )
     drawn = [f"{row} {format_number(end, 2)}" for row, end in ended.items()]
-    assert browser.run(texts.format(6, "textContent")) == drawn
-    tops = browser.run(texts.format(6, "getBoundingClientRect().top"))
+    assert browser.run(texts.format(7, "textContent")) == drawn
+    tops = browser.run(texts.format(7, "getBoundingClientRect().top"))
     assert all(low - high > 12 for high, low in itertools.pairwise(tops))
     assert browser.run("document.querySelectorAll('#figures, [href=\"#figures\"]').length") == 0
     browser.run("document.querySelector('[name=row]').click()")
-    browser.wait(f"!{texts.format(6, 'textContent')}.some(text => text.startsWith('Naive'))")
+    browser.wait(f"!{texts.format(7, 'textContent')}.some(text => text.startsWith('Naive'))")
     assert not browser.said
+
+
+def test_a_line_breaks_where_a_stage_begins(tmp_path, browser):
+    """Oracle: a count by hand: two rows have a line in each of five stages, and a hollow circle
+    where four of them begin.
+    """
+    rows: list[Any] = [("Naive", "naive", {}), ("ELLE", "elle", {})]
+    study = synthetic.study(tmp_path, rows=rows, seeds=1)
+    for run in study.runs:
+        for lines in run.stages[1:]:
+            first = next(line for line in lines if isinstance(line, EvaluationLine))
+            first.phase = "start"
+    synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
+    browser.open(tmp_path / "index.html")
+    browser.wait(DRAWN)
+    count = "document.querySelectorAll('#explore-chart .layer_{} path').length"
+    assert browser.run(count.format("3_marks")) == 10
+    assert browser.run(count.format("5_marks")) == 8
 
 
 def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
@@ -517,7 +535,7 @@ def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
         shown.append(browser.run(boxes))
         assert all(left[1] < right[0] for left, right in itertools.pairwise(shown[-1]))
         assert browser.run(
-            "document.querySelectorAll('#explore-chart .layer_6_marks text').length"
+            "document.querySelectorAll('#explore-chart .layer_7_marks text').length"
         ) == len(rows)
     (left, right, _), (*_, length) = shown[0][0], shown[1][0]
     assert length == pytest.approx(right - left, abs=2)
