@@ -12,8 +12,8 @@ EXHIBIT = PerplexityTable(
         "under the same budget."
     ),
     reading=(
-        "AP: geometric mean of the perplexities on all domains met so far. AP⁺: how much they rose "
-        "since each domain was learned. Lower is better. {size}"
+        "AP: geometric mean of the perplexities on all domains met so far. AP⁺: mean rise of the "
+        "perplexity on earlier domains since their own training ended. Lower is better. {size}"
     ),
     suites=("bert_base", "bert_large", "gpt_base"),
 )
