@@ -488,7 +488,7 @@ class Suite(Settings):
         for key, value in per_stage.items():
             if isinstance(value, tuple) and len(value) != len(names):
                 raise ValueError(
-                    f"{key}: {len(value)} values for {len(names)} domains; give one a domain"
+                    f"{key}: {len(value)} values for {len(names)} domains; give one per domain"
                 )
         return self
 

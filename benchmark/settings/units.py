@@ -37,7 +37,9 @@ class Unit:
         return self.cost is None
 
     def format(self, amount: float, gpu_seconds: float = 0) -> str:
-        """An amount for people: `5,400 s (1:30:00, 12.0 GPU-hours)`, `99.5 days in all`."""
+        """An amount for people: `5,400 s (1:30:00)`, `99.5 days in all`, `5.4e+14 FLOPs`."""
+        if self.name == "flops":
+            return f"{amount:.3g} FLOPs"
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
         hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
