@@ -18,7 +18,7 @@ RUN := $(VENV)/bin/python
 
 demo: $(VENV)/installed
 	$(RUN) run_all.py run demo
-	@echo "A is the README's table, on what Python 3.11 documents; B is yours, on what your Python does:"
+	@echo "A is the README's table, trained on Python 3.11's documentation. B is yours, trained on your Python's documentation:"
 	@$(RUN) run_all.py compare results/demo runs | tail -n 1
 	@echo open report/demo/index.html in a browser
 

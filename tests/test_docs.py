@@ -20,8 +20,8 @@ COMMANDS = [
     for page in PAGES
     for line in re.findall(r"^python run_all\.py (.+)$", page.read_text(encoding="utf-8"), re.M)
 ]
-# Words of a page at most, without blocks of code and output. All other pages are rendered, or
-# programs.
+# Words of a page at most, without blocks of code and output. The other pages are rendered, or
+# appendices, or show programs.
 MOST_WORDS = {
     "README.md": 450,
     "first_run.md": 600,
