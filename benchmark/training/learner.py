@@ -1,7 +1,7 @@
 """The model in training, as a method sees it: one objective, one backward pass.
 
-Gradients are the same everywhere. torch.compile, DistributedDataParallel, mixed precision and
-gradient accumulation live here and nowhere else.
+torch.compile, DistributedDataParallel, mixed precision and gradient accumulation are applied here.
+With or without them, a method sees the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Batch:
     positions: Tensor  # (B, K) int64, columns of `tokens` whose hidden state predicts a target
     targets: Tensor  # (B, K) int64
     global_size: int  # sequences of the whole batch, over all micro-batches and processes
-    memory_sequences: int  # those of this part from the memory of earlier domains. They come last
-    source: int = 0  # its number in `Phase.sources`, where a step has several batches
+    memory_sequences: int  # sequences of this micro-batch from the memory. They come last
+    source: int = 0  # index in `Phase.sources`, if a step has several batches
     weight: float = 1.0  # of its mean loss in the step's loss
 
     def to(self, device: torch.device) -> Batch:
@@ -50,9 +50,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Elapsed:
-    """The share of the budget that is over at the middle of a step, 0 to 1.
+    """The share of the budget that is spent at the middle of a step, 0 to 1.
 
-    Learning rates are a function of it.
+    Learning rates are a function of this share.
     """
 
     phase: float = 0.0
@@ -77,22 +77,22 @@ class Objective(nn.Module):
 
 
 class Learner:
-    """One phase's trainer.
+    """The trainer of one phase.
 
     It is built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
-    `loss` is the method's: of this learner and a batch, the mean over the batch's sequences, a
-    scalar.
+    `loss` is the method's function of this learner and a batch. It returns the mean over the
+    batch's sequences, a scalar.
 
     Attributes:
         model: the model that is trained.
-        named_parameters, parameters: those that the phase trains, in the model's order.
+        named_parameters, parameters: what the phase trains, in the model's order.
         world: the processes that train together. `world.add_up` and `world.total` sum over them.
-        autocast: the context in which a method's own forward passes belong. In fp16 training it is
-            fp32, because only `accumulate` scales the loss.
-        batch_size: sequences of a step of the suite, over all processes.
-        elapsed: how much of the budget is over in the step at hand.
-        learning_rate: of the step at hand, before the factors of `Phase.lr_multipliers`.
-        overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.
+        autocast: the context for a method's own forward passes. In fp16 training it is fp32,
+            because only `accumulate` scales the loss.
+        batch_size: the suite's sequences per step, over all processes.
+        elapsed: how much of the budget is spent at the current step.
+        learning_rate: the current step's, before the factors of `Phase.lr_multipliers`.
+        overflowed: whether a gradient of the current step exceeded fp16. If so, all are set to 0.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Learner:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all steps so far."""
+        """Reset the metrics and the scale of the loss."""
         self.metrics: dict[str, float] = {}
         self.scaler = torch.amp.GradScaler(self.world.device.type, enabled=self.in_fp16)
 
@@ -145,15 +145,15 @@ class Learner:
     def accumulate(self, batches: Sequence[Batch]) -> Tensor:
         """Set every `parameter.grad` to the gradient of the mean loss, over all processes.
 
-        Where the batches are of several sources, that loss is the sum of each one's mean times its
-        weight. Returns this process's share of it, detached, shape ().
+        With several sources, the loss is the sum of each source's mean loss times its weight.
+        Returns this process's loss, detached, shape (). Its mean over processes is the whole loss.
         """
         for parameter in self.parameters:
             parameter.grad = None
         losses = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            # DDP averages over processes, so each counts for its sequences
+            # each batch counts by its sequences. DDP averages, hence the factor `world.size`
             share = len(batch.tokens) * self.world.size / batch.global_size
             factor = share * batch.weight
             with nullcontext() if last or self._no_sync is None else self._no_sync():
@@ -167,11 +167,11 @@ class Learner:
     def _unscale(self) -> None:
         """Divide the gradients by the scale of the loss.
 
-        Where one is not finite, all become 0, and the scale falls. Only the device knows that, so
-        this waits for it. All processes find the same, for their gradients are the same.
+        If one is not finite, all become 0, and the scale falls. Only the device knows that, so this
+        waits for the device. All processes find the same, because their gradients are the same.
         """
         old_scale = self.scaler.get_scale()
-        # GradScaler knows gradients by an optimizer, once each
+        # GradScaler reaches gradients only through an optimizer, and unscales each one only once
         self.scaler.unscale_(torch.optim.SGD(self.parameters))
         self.scaler.update()
         if self.scaler.get_scale() < old_scale:
@@ -208,9 +208,9 @@ Part = tuple[float, float]  # where a part of the stream begins and ends, in the
 def measure_elapsed(
     spent: float, step_cost: float, phase: Part, stage: Part, stream: Part
 ) -> Elapsed:
-    """The share of each part that is over at the middle of a step.
+    """The share of each part that is spent at the middle of a step.
 
-    The step begins at `spent` and costs `step_cost`. All count from where the stage at hand begins.
+    The step begins at `spent` and costs `step_cost`. All count from the current stage's beginning.
     """
     shares = []
     for begin, end in (phase, stage, stream):

@@ -1,8 +1,8 @@
 """The interface of a lifelong pre-training method: phases, an objective, changes of gradients.
 
-The loop (`benchmark/training/stage.py`) is ours. A method says what differs from continued
-pre-training. Every second of a stage belongs to one of its phases, so nothing that a method does
-escapes the budget.
+The loop (`benchmark/training/stage.py`) is the same for all methods. A method says what differs
+from continued pre-training. Every second of a stage belongs to one of its phases, so nothing that a
+method does escapes the budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmark.settings.optimizers import Optimizer, find_optimizer
 from benchmark.settings.schedules import Schedule, ScheduleName
 from benchmark.settings.suite import Size, Training
 
-# What an option may be; a value outside is refused before anything is trained
+# Ranges of options. A value outside is refused before anything is trained
 Share = Annotated[float, Field(ge=0, le=1)]
 PartOfStage = Annotated[float, Field(ge=0, lt=1)]  # something is left for the stage's domain
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
@@ -25,11 +25,11 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]
 Multiple = Annotated[float, Field(ge=0, le=100)]  # of a batch
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 
-# controls and references run only where a suite names them; of references each stage may cost as
-# much as all so far
+# controls and references run only if a suite names them. Each stage of a reference may spend the
+# budgets of all stages so far
 Group = Literal["baselines", "controls", "references"]
 
-OWN = "own"  # a source: sequences of the method's own
+OWN = "own"  # the source whose sequences the method makes (`make_sequences`)
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Sequences of a step that are a batch of their own, with a loss of their own."""
+    """Sequences of a step that form a separate batch, with a separate loss."""
 
-    # "new", "previous", "seen" as in Phase, "memory": of all earlier domains, the name of one of
-    # them, or "own": text that `make_sequences` makes
+    # "new", "previous" or "seen" as in Phase, "memory" for the memory of all earlier domains, an
+    # earlier domain's name for its memory, or "own" for text that `make_sequences` makes
     domain: str
     share: float = 1.0  # sequences, as a share of training.batch_size
     # factor of these sequences' mean loss. The step's loss sums over the sources
@@ -69,25 +69,25 @@ class Phase:
     name: str
     share: float = 1.0  # share of the stage's budget. The shares of a stage sum to 1
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
-    # whose text the rest is. "seen" is of all domains so far, also the new one
+    # text of the rest of the batch. "seen" is all domains so far, also the new one
     domain: Literal["new", "previous", "seen"] = "new"
     trains: bool = True  # False: batches go to on_batch(), no optimizer
     # several batches, in place of the one that `memory` and `domain` describe
     sources: tuple[Source, ...] = ()
-    # size of a second batch, of memory sequences alone, as a share of the first. adjust_gradients
-    # receives it
+    # size of a second batch, as a share of the first. It has only memory sequences, and
+    # adjust_gradients receives it
     memory_batch: float = 0.0
     schedule: Schedule | ScheduleName | None = None  # of the learning rate. None is the suite's
     # factors of the learning rate by name (`part_names`). 0 freezes
     lr_multipliers: Mapping[str, float] = field(default_factory=dict)
     # the phase's end is evaluated and saved, and the next stage starts from the phase's beginning
     discard_after: bool = False
-    # "carry": go on with the moments that the last phase to train has left
+    # "carry": start with the moments of the last phase that trained
     optimizer: Literal["new", "carry"] = "new"
 
 
 def keeps_optimizer(phases: Sequence[Phase]) -> bool:
-    """Whether a stage goes on with the optimizer of the stage before, and keeps its own."""
+    """Whether a stage starts with the optimizer state of the stage before, and saves its own."""
     return next((phase.optimizer == "carry" for phase in phases if phase.trains), False)
 
 
@@ -105,22 +105,22 @@ class StreamInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The stage that begins, as far as a method may know it.
+    """What a method may know about the stage that begins.
 
-    Of later stages it tells only `stream_info`, which is for controls.
+    Only `stream_info` tells about later stages. It is for controls.
     """
 
-    domains: tuple[str, ...]  # so far, the new one last
+    domains: tuple[str, ...]  # all so far, the new one last
     ladder: tuple[Size, ...]  # model sizes so far, one per domain
-    spent: float  # what the stages before were given, in the budget's unit
+    spent: float  # sum of the earlier stages' budgets, in the budget's unit
     budget: float  # of this stage
     unit: str  # of the budget: "seconds", "steps", ...
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights, on the CPU
-    # (sequences, 1+N) ids of earlier domains' text, masked as in training, or (0, 1+N)
+    # token ids (sequences, 1+N) from the memory, masked as in training. (0, 1+N) without a memory
     memory_sequences: Callable[[int], Tensor]
-    # a copy of what the stage before was evaluated with, on the CPU. Not in the first stage
+    # the previous stage's evaluated model, a copy on the CPU. Not in the first stage
     previous: Callable[[], LanguageModel]
     stream_info: StreamInfo
 
@@ -138,7 +138,7 @@ class Stage:
     def last(self) -> bool:
         """Whether the stream ends here.
 
-        Like `stream_info` it is a part of the signature of a method that uses it.
+        As with `stream_info`, a method that uses this must say so in its signature.
         """
         return self.index == self.stream_info.stages - 1
 
@@ -152,14 +152,14 @@ class LifelongMethod:
     """Naive continued pre-training, and the interface of all methods.
 
     A subclass is a dataclass in `methods/NAME.py`. Its dataclass fields without `init=False` are
-    its options. It overrides what it does differently. Sequences of a batch are ordered, new first,
-    then memory, in fixed counts: see `benchmark.training.learner.Batch`.
+    its options. It overrides what it does differently. In a batch, new sequences come first, then
+    memory sequences, each in a fixed number: see `benchmark.training.learner.Batch`.
     """
 
     title: ClassVar[str] = "Naive"  # label of its row
-    # `baselines` join suites by group. Suites name `controls` and `references`
+    # suites train `baselines` by default, `controls` and `references` only if they name them
     group: ClassVar[Group] = "baselines"
-    # raised when the code comes to compute something else, so that stages are trained anew
+    # increase it when the code computes something else, so that stages are trained again
     version: ClassVar[int] = 1
     # whether it does something in the first stage that Naive does not
     acts_first: ClassVar[bool] = False
@@ -177,7 +177,7 @@ class LifelongMethod:
     optimizer: ClassVar[Optimizer | str | None] = None
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
-    # the model to evaluate and save, where start_stage sets another
+    # the model to evaluate and save, if start_stage sets one other than the trained model
     eval_model: LanguageModel | None = None
 
     def signature(self, stage: Stage) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class LifelongMethod:
     def uses_memory(self, stage: Stage) -> bool:
         """Whether the size of the memory matters to a stage.
 
-        By default it does where a phase draws from the memory.
+        By default it does if a phase draws from the memory.
         """
         phases = self.phases(stage)
         if stage.first:
@@ -210,7 +210,7 @@ class LifelongMethod:
         return {name: getattr(self, name) for name in settings}
 
     def list_changed_options(self) -> dict[str, Any]:
-        """The options that do not have the default of the method's file."""
+        """The options whose values are not the defaults in the method's file."""
         changed = {}
         kind = type(self)
         for name, value in self.options().items():
@@ -222,14 +222,14 @@ class LifelongMethod:
     def reads_domain(self) -> bool:
         """Whether its model is told a text's domain when it is evaluated.
 
-        Tables say so, and `check` tries it.
+        Tables say so, and `check` tests it.
         """
         return False
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        """The model that this stage trains: grow, wrap, freeze, copy a teacher.
+        """Return the model that this stage trains: grow, wrap or freeze it, or copy a teacher.
 
-        It is called again when a stage resumes.
+        This is called again when a stage resumes.
         """
         return model
 
@@ -238,17 +238,17 @@ class LifelongMethod:
         return [Phase("adapt")]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
-        """The mean over the sequences of `batch`, a scalar.
+        """The loss, a scalar: the mean over the sequences of `batch`.
 
         The loop averages these means over micro-batches and processes.
         """
         return learner.language_model_loss(batch)
 
     def make_sequences(self, shape: tuple[int, int], generator: Generator) -> Tensor:
-        """Token ids (sequences, N) for Source("own"), in this shape.
+        """Token ids for Source("own"), of this shape (sequences, N).
 
-        Leave out `<s>`, and draw from `generator` alone. Each process calls this in each step,
-        without gradients, for all sequences, and must get the same.
+        Leave out `<s>`, and draw random numbers only from `generator`. Each process calls this in
+        each step, without gradients, for all sequences, and all must get the same ids.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has a source {OWN!r}, and no make_sequences"
@@ -265,16 +265,16 @@ class LifelongMethod:
         """Called after each step of the optimizer, for example to average weights."""
 
     def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
-        """Take in one batch of a phase with trains=False.
+        """Process one batch of a phase with trains=False, in micro-batches.
 
         The model is in evaluation mode, without dropout.
         """
 
 
 def find_own_optimizer(method: LifelongMethod) -> Optimizer | None:
-    """The kind of optimizer that a method brings; None where it trains with the suite's.
+    """The kind of optimizer that a method brings, or None if it uses the suite's.
 
-    Raises ValueError for a name that is none.
+    Raises ValueError for an unknown name.
     """
     kind = method.optimizer
     if isinstance(kind, str):
@@ -290,12 +290,12 @@ def choose_optimizer(method: LifelongMethod, training: Training) -> Optimizer:
     return own
 
 
-# methods.build: this room must not import methods
+# the type of `methods.build`, because this package must not import `methods`
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:
-    """The attributes of a method that outlive a step."""
+    """The attributes that a method names in `state`, by name."""
     return {name: getattr(method, name) for name in method.state}
 
 
