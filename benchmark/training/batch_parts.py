@@ -1,4 +1,4 @@
-"""The parts of a step's batches: how many sequences are of which text, by a phase's shares.
+"""How many sequences of each text a step's batches have, from the shares of its phase.
 
 No torch here.
 """
@@ -13,24 +13,24 @@ from benchmark.settings.suite import RunConfig, Training
 from benchmark.training.declaration import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
-SOURCES = 10_000  # what lies between the numbers of two sources of a phase
+SOURCES = 10_000  # difference of `Draw.number` between two successive sources of a phase
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Sequences of a step that are drawn as one batch, for all processes.
+    """The sequences of a step that form one batch, over all processes.
 
-    Fresh sequences come first, then those of the replayed text, then memory.
+    Fresh sequences come first, then replayed ones, then memory sequences.
     """
 
-    domain: str  # whose text the fresh ones are, or memory's, as in Source
+    domain: str  # text of the fresh sequences or of the memory, named as in `Source.domain`
     fresh: int = 0
-    replayed: int = 0  # of the suite's `replay`, which a method knows nothing of
+    replayed: int = 0  # from the suite's `replay`. Methods are not told about it
     memory: int = 0
-    # of the phase, plus SOURCES times the source's: each draws its sequences by other random
-    # numbers
+    # index of the phase + SOURCES * index of the source. The random numbers depend on it, so that
+    # each source draws other sequences
     number: int = 0
-    weight: float = 1.0  # of its mean loss in the step's
+    weight: float = 1.0  # of its mean loss in the step's loss
 
     @property
     def sequences(self) -> int:
@@ -40,10 +40,10 @@ class Draw:
 def plan_draws(
     phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool
 ) -> tuple[list[Draw], Draw]:
-    """The draws of a step of a phase, and of its second batch, `Phase.memory_batch`.
+    """The draws of a phase's step, and the draw of its second batch (`Phase.memory_batch`).
 
-    The phase is the `index`-th of its stage. `replay` is the share of replayed text in what the
-    method asks for. Raises ConfigError: see `count_sequences_of_share`.
+    `index` is the phase's position in its stage, from 0. `replay` is the share of replayed text in
+    what the method asks for. Raises ConfigError as `count_sequences_of_share` does.
     """
 
     def count(what: str, share: float, sequences: int) -> int:
@@ -87,11 +87,10 @@ def plan_draws(
 
 
 def count_sequences_of_share(share: float, batch_size: int, what: str) -> int:
-    """The whole number of sequences nearest to a share of a batch.
+    """A share of a batch, rounded to whole sequences.
 
-    Of two that are equally near it is the even one. Raises ConfigError where a share between none
-    and all of the batch rounds to none or all: that would be another method than the one that was
-    asked for.
+    Ties go to the even number. Raises ConfigError if a share between 0 and 1 rounds to none or all
+    of the batch, because that would be another method than the one asked for.
     """
     sequences = round(share * batch_size)
     if not 0 < share < 1 or 0 < sequences < batch_size:
@@ -104,9 +103,10 @@ def count_sequences_of_share(share: float, batch_size: int, what: str) -> int:
 
 
 def check_split(draws: Sequence[Draw], training: Training, processes: int) -> None:
-    """Raises ConfigError where so many processes cannot each have sequences of every draw.
+    """Raise ConfigError if the draws cannot be split over so many processes.
 
-    Where weights are spread over them, all go through the model equally often.
+    Each process needs sequences of every draw that has any. With `training.shard` each needs
+    equally many, because all processes must run the model equally often.
     """
     for draw in draws:
         uneven = draw.sequences % processes if training.shard else 0 < draw.sequences < processes
@@ -119,9 +119,10 @@ def check_split(draws: Sequence[Draw], training: Training, processes: int) -> No
 
 
 def check_shares(config: RunConfig, method: LifelongMethod) -> None:
-    """Raises ConfigError where a method's phases do not take the budget of the run.
+    """Raise ConfigError if the shares of a method's phases do not add up to the run's budget.
 
-    A stage may take what those before it left, and that of a reference what all so far were given.
+    A stage may spend what earlier stages left. Each stage of a method of the group `references` may
+    spend the budgets of all stages so far.
     """
     spent = 0.0
     allowance = 0.0
@@ -144,10 +145,10 @@ def check_shares(config: RunConfig, method: LifelongMethod) -> None:
 def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) -> None:
     """Check, before anything is trained, that a run can give its method what it asks for.
 
-    Raises ConfigError for phases that do not take the run's budget, for a share of memory that its
-    batches cannot hold, for a memory of less than a sequence, for sources that a stage does not
-    have, for shards where the method or its optimizer needs whole weights, and for muP where
-    weights do not begin, or are not moved, as it assumes.
+    Raises ConfigError for shares that do not add up to the run's budget, for batches that cannot
+    hold a share or be split over the processes, for a memory smaller than one sequence, for sources
+    that a stage does not have, for `training.shard` if the method or its optimizer needs whole
+    weights, and for muP with an initialization or an optimizer that its rule does not cover.
     """
     check_shares(config, method)
     optimizer = choose_optimizer(method, config.training)

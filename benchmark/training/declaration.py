@@ -1,6 +1,6 @@
-"""What a method declares of stages that are only planned, and so their keys.
+"""What a method declares about planned stages, and the keys of these stages.
 
-No torch here: plans are made of keys.
+No torch here, because commands that only plan need the keys.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)  # syntax that may have
 
 
 def plan_stage(config: RunConfig, index: int) -> Stage:
-    """The stage `index` of a run, before anything is trained.
+    """Stage `index` of a run, before anything is trained.
 
-    A method can declare its signature and its phases for it. It has no model and no text.
+    A method can declare its signature and its phases for this stage. The stage has no model and no
+    text: its functions for them raise TypeError.
     """
     domains = config.domains[: index + 1]
     names = tuple(domain.name for domain in domains)
@@ -71,16 +72,15 @@ def _refuse(*_: object) -> NoReturn:
 def make_stage_keys(
     config: RunConfig, method: LifelongMethod, texts: Sequence[str]
 ) -> list[StageKey]:
-    """The key of each stage of a run that this method trains.
+    """The key of each stage of a run, if this method trains it.
 
-    `texts` has for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made
-    them.
+    `texts` has one hash per text of `RunConfig.learned`: of its tokens and of their tokenizer.
     """
     return keys.make_stage_keys(config, declare_stages(config, method), texts)
 
 
 def declare_stages(config: RunConfig, method: LifelongMethod) -> list[Declaration]:
-    """What a method says of each stage of a run, and what its steps take where a table says it."""
+    """A method's declaration of each stage, with step times if the budget names their table."""
     times = find_stage_times(config, method) if config.budget.reference else []
     declarations = []
     for index in range(len(config.domains)):
@@ -94,7 +94,7 @@ def declare_stages(config: RunConfig, method: LifelongMethod) -> list[Declaratio
 
 @dataclass(frozen=True)
 class BuiltMethods:
-    """What methods say of runs, as `benchmark.ledger.ledger.Methods` asks it."""
+    """Answers the ledger's questions about methods (`benchmark.ledger.ledger.Methods`)."""
 
     build: Build
 
@@ -112,15 +112,15 @@ class BuiltMethods:
 
 
 def open_ledger(store: Store, build: Build) -> Ledger:
-    """The ledger of a folder of `--runs`, which looks at texts and methods that are here."""
+    """The ledger of a `--runs` folder, which compares records with the current texts and code."""
     return Ledger(store, make_text_finder(store), BuiltMethods(build))
 
 
 def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTimes]:
     """The times of each stage of a run on the machine that its budget names, see `find_times`.
 
-    Those of a first stage in which a method does what Naive does are Naive's own, so that it is
-    trained once for all.
+    If the times of a method's first stage are estimated, and the stage equals Naive's, it takes
+    Naive's times, so that the stage is trained once for both.
     """
     stages = [plan_stage(config, index) for index in range(len(config.domains))]
     phases = [[phase.name for phase in method.phases(stage)] for stage in stages]
@@ -135,7 +135,7 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
 
 
 def declare(config: RunConfig, method: LifelongMethod, stage: Stage) -> Declaration:
-    """What a method says of a planned stage that decides its weights."""
+    """Declare all about a method that decides the weights of a planned stage."""
     phases = list(method.phases(stage))
     content: dict[str, Any] = {}
     signature = method.signature(stage)
@@ -144,7 +144,7 @@ def declare(config: RunConfig, method: LifelongMethod, stage: Stage) -> Declarat
     if signature:
         content["signature"] = signature
     schedules = [phase.schedule for phase in phases]
-    # then a learning rate is a function of how much of the whole stream is over
+    # a learning rate over the stream depends on the budget of all stages
     knows_the_stream = any(
         isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules
     )
@@ -160,10 +160,10 @@ def declare(config: RunConfig, method: LifelongMethod, stage: Stage) -> Declarat
 
 @functools.cache
 def hash_code(module: str) -> str:
-    """A hash of a method's module and of what it takes from its package and from `methods`.
+    """A hash of a method's module and of the modules that it imports, directly or indirectly.
 
-    All forms of import count that name a module, `importlib.import_module("...")` too. Comments and
-    docstrings do not count.
+    Only modules of its package and of `methods` count. Every form of import that names a module is
+    followed, `importlib.import_module("...")` too. Comments and docstrings do not count.
     """
     package = module.rpartition(".")[0]
     sources: dict[str, str] = {}
@@ -187,7 +187,7 @@ def hash_code(module: str) -> str:
 
 
 def _list_imported(node: ast.AST, importer: str) -> Iterator[str]:
-    """The full names that a node imports, of modules or of what is in them."""
+    """The full names of the modules, or of their members, that a syntax node imports."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.name
@@ -211,5 +211,5 @@ def _list_imported(node: ast.AST, importer: str) -> Iterator[str]:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package, but what an import takes from a module
+    except ModuleNotFoundError:  # its parent is not a package: it is a member of a module
         return False

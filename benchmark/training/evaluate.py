@@ -26,17 +26,14 @@ LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The loss of a model on a validation text.
+    """The loss of a model on a validation text, per document."""
 
-    Of each document it has the predicted tokens and their cross-entropy.
-    """
-
-    tokens: NDArray[np.int64]  # (documents,)
-    nats: NDArray[np.float64]  # (documents,)
+    tokens: NDArray[np.int64]  # predicted tokens, (documents,)
+    nats: NDArray[np.float64]  # their summed cross-entropy, (documents,)
 
     @property
     def perplexity(self) -> float:
-        """Infinite where no float holds it."""
+        """Infinite if it exceeds the largest float."""
         mean = float(self.nats.sum() / self.tokens.sum())
         if mean > 700:  # e^700 is about the largest a float holds
             return math.inf
@@ -50,10 +47,10 @@ class TextLoss:
 def evaluate(
     model: LanguageModel, stream: Stream, world: World, precision: str, at_end: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """The fields that an evaluation records of each domain and of each probe.
+    """What an evaluation records of each domain and each probe, by field and text.
 
-    A domain is read with its own prompt or column. `at_end` says whether a stage ends here: then
-    they are of each document too, for the tables.
+    A domain is read with its own prompt or PNN column. At the end of a stage (`at_end`) the losses
+    of each document are included, for the tables.
     """
     texts = stream.evaluated
     losses = {
@@ -76,8 +73,8 @@ def to_bits_per_byte(perplexity: float, text: DomainTokens) -> float:
     """The bits that a byte of a domain's validation text costs at this perplexity per token.
 
     They do not depend on the tokenizer. For a model that predicts every token, they are its
-    cross-entropy in bits over the bytes of the text. For a masked one they are the same number of
-    its masked positions, which compares masked models with each other alone.
+    cross-entropy in bits divided by the bytes of the text. For a masked model the mean is over
+    masked positions, so the number compares masked models only with each other.
     """
     return math.log2(perplexity) * len(text.valid) / text.info["valid_bytes"]
 
@@ -92,7 +89,7 @@ def measure_loss(
     """
     documents = stream.number_documents(domain)
     count = int(documents.max()) + 1
-    documents[documents < 0] = count  # counted in another row: a document that is left out below
+    documents[documents < 0] = count  # counted in another row: an extra document, dropped below
     local_documents = documents[world.rank :: world.size]
     predictions = count_predictions(stream.length, stream.masked)
     rows = max(1, LOGITS_AT_ONCE // (predictions * stream.corpus.text_vocabulary))
@@ -124,9 +121,9 @@ def evaluate_missing(
     world: World,
     precision: str,
 ) -> None:
-    """Append to `path` the perplexity of a model on each text of which no line tells yet.
+    """Append to `path` the perplexity of a model on each text that has no line there yet.
 
-    The records of a stage that trained nothing lack nothing.
+    A stage that trained nothing needs no evaluation.
     """
     lines = records.read_stage(path) if world.leads else []
     recorded_texts: set[tuple[str, str]] = set()

@@ -1,11 +1,10 @@
-"""Batches of a stream of domains. A batch is a pure function of (seed, stage, phase, step,
-sequence).
+"""Batches of a stream of domains, as pure functions of (seed, stage, phase, step, sequence).
 
 There is no iterator state. To resume, ask for the next step. To shard over processes, ask for fewer
 sequences. Random numbers come from hashed counters, not from a generator, so a sequence is the same
-whoever asks for it.
+in every process.
 
-Shapes: B sequences, N text tokens a sequence (`Data.text_length`), K predicted positions a
+Shapes: B sequences, N text tokens per sequence (`Data.text_length`), K predicted positions per
 sequence.
 """
 
@@ -36,8 +35,8 @@ from benchmark.training.batch_parts import SOURCES, Draw, plan_draws
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
-REPLAYED = 4  # sets the random numbers apart that order the replayed text
-# of the text tokens of a sequence; 80% become <mask>, 10% a random token, 10% stay (BERT)
+REPLAYED = 4  # the counter that gives the order of the replayed text its own random numbers
+# of the text tokens of a sequence. Of these 80% become <mask>, 10% a random token, 10% stay (BERT)
 MASKED_SHARE = 0.15
 
 
@@ -54,8 +53,8 @@ def count_predictions(length: int, masked: bool) -> int:
 class Stream:
     """The domains of a corpus as batches.
 
-    `places`: the place of each domain in the suite's list, where the stream has another order.
-    Memory and masks of a domain depend on it, and so are the same in every order.
+    `places` has the index of each domain in the suite's list, if the stream has another order. A
+    domain's memory and masks depend on this index, so they are the same in every order.
 
     Raises ConfigError if a domain has too little text for one sequence.
     """
@@ -103,9 +102,9 @@ class Stream:
         return {text.name: {**text.info} for text in self.evaluated}
 
     def number_documents(self, domain: int) -> NDArray[np.int64]:
-        """The number of the document that each token of a validation text is of, (blocks, N).
+        """The number of each token's document in a validation text, (blocks, N).
 
-        It is -1 where a token stands in the sequence before, too: there it is counted.
+        It is -1 for a token that is also in the sequence before, which counts it.
         """
         ids = np.asarray(self.evaluated[domain].valid)
         numbers = self._cut_whole(number_documents(ids, self.corpus.special.eos))
@@ -117,9 +116,9 @@ class Stream:
     def plan_draws(
         self, phase: Phase, index: int, stage: int, batch_size: int
     ) -> tuple[list[Draw], Draw]:
-        """The draws of a step of a phase, and of its second batch: see `plan_draws`.
+        """The draws of a phase's step and of its second batch: see `batch_parts.plan_draws`.
 
-        The phase is the `index`-th of its stage.
+        `index` is the phase's position in its stage, from 0.
         """
         replay = self._replay.share if self._replay else 0.0
         return plan_draws(phase, index, batch_size, replay, self._has_memory(stage))
@@ -136,9 +135,9 @@ class Stream:
         sequences: Sequence[int] | Integers,
         own_sequences: Tensor | None = None,
     ) -> Batch:
-        """Sequences `sequences` of a draw of this step.
+        """The batch of the sequences with the numbers `sequences` in a step's draw.
 
-        `own_sequences` are all sequences (draw.sequences, N), where the method has made them.
+        `own_sequences` are all sequences of the draw (draw.sequences, N), if the method made them.
         """
         sequences = np.asarray(sequences, dtype=np.int64)
         is_fresh = sequences < draw.fresh
@@ -179,7 +178,7 @@ class Stream:
     def draw_memory_text(self, stage: int, sequences: int) -> Tensor:
         """Token ids (sequences, 1+N) from the memory of the domains before `stage`.
 
-        They are masked as in training. There are no sequences where there is no memory.
+        They are masked as in training. There are 0 sequences if there is no memory.
         """
         numbers = range(sequences if self._has_memory(stage) else 0)
         draw = Draw(domain="memory", memory=sequences, number=2000)
@@ -188,10 +187,10 @@ class Stream:
     def read_validation(
         self, domain: int, sequences: int, rank: int = 0, world: int = 1
     ) -> Iterator[Batch]:
-        """The validation text of a domain in batches of `sequences`, this rank's share.
+        """This rank's share of a domain's validation text, in batches of `sequences`.
 
-        The masks are the same for every model. `domain` is an index of `evaluated`. A probe is read
-        as a domain that no model has met.
+        The masks are the same for every model. `domain` is an index into `evaluated`. A probe is
+        read like a domain that no model has met.
         """
         local_blocks = np.arange(rank, self.valid_blocks[domain], world)
         return self.read_validation_blocks(domain, local_blocks, sequences)
@@ -209,17 +208,17 @@ class Stream:
             yield self._to_batch(text, domains, 3000, mask_number, part)
 
     def _choose_mask_number(self, domain: int) -> int:
-        """The number by which the masks of a validation text are drawn.
+        """The counter by which the masks of a validation text are drawn.
 
-        A probe's does not depend on the stream.
+        A probe's counter does not depend on the stream.
         """
         return choose_mask_number(self.evaluated[domain].name, domain, self._places)
 
     @cached_property
     def validation_keys(self) -> dict[str, str]:
-        """A hash for each of `evaluated`, by name.
+        """A hash of each text in `evaluated`, by name.
 
-        It is of the text's tokens, and of its masks where there are any.
+        It covers the text's tokens, and its masks if there are any.
         """
         keys = {}
         for index, text in enumerate(self.evaluated):
@@ -230,9 +229,9 @@ class Stream:
     def _draw_fresh(
         self, stage: int, source: str, key: tuple[int, ...], numbers: Integers
     ) -> tuple[Integers | int, Integers]:
-        """Domain and block of the sequences that are not memory.
+        """Domain and block of fresh sequences.
 
-        `numbers` count such sequences since the phase began.
+        `numbers` count the fresh sequences since the phase began.
         """
         if source == "new":
             return stage, self._domains[stage].draw(numbers, key)
@@ -254,8 +253,8 @@ class Stream:
     ) -> tuple[Integers, Integers]:
         """Domain and block of memory sequences.
 
-        The domain is drawn by `weights`, one for each earlier domain, a source of it by its
-        weight, and the block uniformly.
+        The domain is drawn by `weights`, one per earlier domain. Then one of its sources is drawn
+        by the source's weight, and a block uniformly.
         """
         if not len(sequences):
             return sequences, sequences
@@ -272,15 +271,15 @@ class Stream:
     def _cut_in_blocks(self, ids: NDArray[Any]) -> NDArray[Any]:
         """All blocks of a text (blocks, N).
 
-        They are a plain array, as cutting a sequence off a memory-mapped one takes longer.
+        They are a plain array, because cutting a sequence from a memory-mapped one takes longer.
         """
         end = len(ids) // self.length * self.length
         return np.asarray(ids)[:end].reshape(-1, self.length)
 
     def _cut_whole(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """All of a text in blocks (blocks, N), as `_cut_in_blocks`.
+        """All tokens of a text in blocks (blocks, N), also those that `_cut_in_blocks` drops.
 
-        The last one goes back into the one before, so that no token is without a sequence.
+        To include them, the last block overlaps the one before.
         """
         blocks = self._cut_in_blocks(ids)
         if len(ids) % self.length == 0:
@@ -298,10 +297,9 @@ class Stream:
     def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
         """Sequences of text as a batch.
 
-        `counters` are those of the random numbers that mask it. The `</s>` between documents is
-        masked and predicted as other tokens are, unless documents are kept apart
-        (`data.document_mask`), which it shows. Random tokens are the tokenizer's, but for the first
-        four ids.
+        `counters` determine the random numbers that mask it. The `</s>` between documents is masked
+        and predicted like other tokens, unless it must show where documents end
+        (`data.document_mask`). Random tokens are any of the tokenizer's, except the first four ids.
         """
         columns = np.arange(self.length)
         special = self.corpus.special
@@ -312,7 +310,7 @@ class Stream:
             sequence_bits = draw_bits(*counters)[:, None]
             order = draw_bits(sequence_bits, columns)
             if self._separates_documents:
-                # what ends a document stays, so that the model can tell them apart
+                # `</s>` is not masked, so that the model can tell documents apart
                 is_end = text == special.eos
                 order[is_end] = np.iinfo(order.dtype).max
             smallest = np.argpartition(order, count - 1, axis=1)[:, :count]
