@@ -5,8 +5,8 @@ optimizer, teachers, importance passes and memory batches. Free, because the loo
 the optimizer, compiling and warming up, evaluation, checkpoints, progress lines. Free too: seconds
 in which the process was stopped.
 
-Wall times can only be compared when nothing else ran beside them. What share of its cores a stage
-had is measured while the clock runs, and recorded with it.
+Wall times can only be compared if nothing else used the cores meanwhile. So the share of its cores
+that a stage had is measured while the clock runs, and recorded.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, find_machine_name, list_own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
-STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
-# seconds between two looks at the cores, each of which takes as long as fifty at the clock
+STOP = 2.0  # seconds between two readings from which a stop counts. The system makes shorter ones
+# seconds between two readings of the cores, because one takes as long as fifty clock readings
 LOOK = 0.5
 
 
@@ -40,28 +40,28 @@ class CoreTime:
     wall: float = 0.0
     cpu: float = 0.0  # of all threads of this process
     busy: float = 0.0  # of all processes on these cores, added up over the cores
-    stood_still: float = 0.0  # beside `wall`, in which the process was stopped
+    stood_still: float = 0.0  # in which the process was stopped, not part of `wall`
 
 
 class Clock:
-    """The costs of one stage so far, in every unit. `spent` is in the budget's own.
+    """The costs of one stage so far, in every unit. `spent` is in the budget's unit.
 
-    Seconds are the slowest process's, and the same number on all of them, so that all stop after
+    Seconds are those of the slowest process. All processes have this number, so that all stop after
     the same step.
     """
 
     def __init__(self, budget: Budget, stage: int, world: World) -> None:
         self.unit = UNITS[budget.unit]
         self.limit = pick_for_stage(budget.amount, stage)
-        # of the limit that the stage's phases take: one may take what earlier stages left
+        # sum of the phases' shares. It exceeds 1 if the stage spends what earlier stages left
         self.share = 1.0
         self.cores = CoreTime()
         self.charged: dict[str, float] = dict.fromkeys(UNITS, 0)  # by unit
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
-        self._still = 0.0  # of these, in which this process was stopped
+        self._still = 0.0  # the part of `_pending` in which this process was stopped
         self._started: float | None = None
-        # other devices' drivers let a process sleep while it waits for them
+        # for other devices a process sleeps while it waits, so little CPU time is no sign of a stop
         self._waits_awake = world.device.type == "cpu" or (
             world.device.type == "cuda" and not torch.version.hip
         )
@@ -85,9 +85,9 @@ class Clock:
         return 0.0
 
     def has_passed_mark(self, fraction: float, marks: int) -> bool:
-        """Whether one of `marks` evenly spaced points lies between a fraction and the one now.
+        """Whether one of `marks` evenly spaced points lies between `fraction` and the one now.
 
-        The stage's end is no such point.
+        The stage's end does not count.
         """
         mark = int(self.fraction * marks + 1e-9)
         last_mark = int(fraction * marks + 1e-9)
@@ -101,19 +101,19 @@ class Clock:
         self._computed = time.process_time()
 
     def pause(self) -> None:
-        """Stop charging, after the device has finished what was charged."""
+        """Stop charging, after the device has finished the charged work."""
         self._world.synchronize()
         self._read(look=True)
         self._started = None
 
     def count(self, work: Work, alarm: int = 0) -> int:
-        """Charge some work and the time that it took.
+        """Charge some work, and the time since the last charge.
 
-        All processes call this at once. Returns the largest `alarm` of all processes.
+        All processes must call this together. Returns the largest `alarm` of all processes.
         """
         if self._started is not None:
             self._read()
-        # the longest stop is free for all processes, as the others wait for the stopped one
+        # the longest stop is free for all processes, because the others wait for the stopped one
         seconds = self.seconds + self._pending
         slowest, stopped, gravest = self._world.find_maximum(seconds, self._still, alarm)
         for name, unit in UNITS.items():
@@ -128,7 +128,7 @@ class Clock:
     def _read(self, look: bool = False) -> None:
         """Add the time since the last reading.
 
-        It counts as a stop if the process computed in less than a tenth of it.
+        More than STOP seconds count as a stop if the process computed in less than a tenth of them.
         """
         assert self._started is not None, "the clock is paused"
         now = time.perf_counter()
@@ -144,7 +144,7 @@ class Clock:
         if look or was_stopped or now - last_look.wall > LOOK:
             reading = read_core_time()
             self._cores_before = reading
-            if was_stopped:  # the rest of the time since the last look is of no use
+            if was_stopped:  # the core times since the last look include the stop: drop them
                 self.cores.stood_still += duration
             else:
                 self.cores.wall += reading.wall - last_look.wall
@@ -154,7 +154,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class CoreUse:
-    """The core time of one process, and which cores it shares with whom."""
+    """The core time of one process, with its machine, its cores and its number of threads."""
 
     machine: str
     cores: tuple[int, ...]
@@ -163,9 +163,9 @@ class CoreUse:
 
 
 def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
-    """The share of their cores that the processes of the run had.
+    """The share of their cores that the run's processes had: the least over all sets of cores.
 
-    All processes must call this at once.
+    All processes must call this together.
     """
     cores = tuple(list_own_cores())
     use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
@@ -181,8 +181,8 @@ def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
 
 
 def measure_share(uses: Sequence[CoreUse]) -> float:
-    """The share of their cores that processes on one set of cores could have."""
-    wall = max(use.time.wall for use in uses) or 1.0  # of a stage without a step
+    """The share of the wanted cores that other programs left to processes on one set of cores."""
+    wall = max(use.time.wall for use in uses) or 1.0  # 0 if there was no step
     available = len(uses[0].cores)
     demand = min(available, sum(use.threads for use in uses))
     busy = max(use.time.busy for use in uses)
@@ -192,9 +192,9 @@ def measure_share(uses: Sequence[CoreUse]) -> float:
 
 
 def read_core_time() -> CoreTime:
-    """The readings of the clocks now.
+    """The current readings of the clocks.
 
-    Only differences mean anything.
+    Only differences between two readings mean anything.
     """
     wall = time.perf_counter()
     cpu = time.process_time()
@@ -238,7 +238,7 @@ def count_flops(run: Callable[[], Any]) -> float:
 def _count_attention(
     query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
 ) -> int:
-    """Scores and their product with the values.
+    """The FLOPs of the attention scores and of their product with the values.
 
     Shapes (B, H, T, D / H).
     """

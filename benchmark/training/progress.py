@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from benchmark.training.clock import Clock
 
-HEARTBEAT = 10.0  # seconds, between two at most
-LINE = 60.0  # likewise between two lines
-STEP = 3  # forward passes, as long as a step takes
+HEARTBEAT = 10.0  # seconds after which the next heartbeat is due
+LINE = 60.0  # seconds after which the next line is due
+STEP = 3  # forward passes that take as long as a training step
 
 
 class Heartbeat(msgspec.Struct):
@@ -41,11 +41,11 @@ class Heartbeat(msgspec.Struct):
     fraction: float  # of the stage's budget, 0 to 1
     tokens_per_second: float
     time: float  # when this was written, in seconds since 1970
-    left: float = 0.0  # seconds, of the stage and its evaluations
-    loss: float | None = None  # of the last step, all that the method adds included
+    left: float = 0.0  # estimated seconds until the end of the stage, with its evaluations
+    loss: float | None = None  # of the last step, with all terms that the method adds
 
     def __str__(self) -> str:
-        """In words."""
+        """The progress in words."""
         stage = f"stage {self.stage + 1} of {self.stages}: {self.domain}"
         speed = f"{self.tokens_per_second:,.0f} tokens/s"
         loss = "" if self.loss is None else f", loss {self.loss:,.3f}"
@@ -56,7 +56,7 @@ class Heartbeat(msgspec.Struct):
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """The last progress of a run.
 
-    None where it said nothing, or its machine went down and left half a file.
+    None if it has written nothing, or if its machine went down and left half a file.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
@@ -65,14 +65,14 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 class EvaluationTimes:
-    """The times of a stage's evaluations, which are off its clock.
+    """The times of a stage's evaluations, which its clock does not count.
 
-    Those to come take as long as those that were.
+    Future evaluations are assumed to take as long as past ones.
     """
 
     def __init__(self, count: int, tokens: int) -> None:
-        self._count = count  # evenly over the budget, the last at its end
-        self._tokens = tokens  # that each reads
+        self._count = count  # evaluations, evenly over the budget, the last one at its end
+        self._tokens = tokens  # per evaluation
         self._seconds: list[float] = []
 
     @contextmanager
@@ -82,10 +82,10 @@ class EvaluationTimes:
         self._seconds.append(time.monotonic() - began)
 
     def estimate_rest(self, fraction: float, tokens_per_second: float) -> float:
-        """Estimate the seconds of evaluation to come at a fraction of the budget.
+        """Estimate the seconds of the evaluations that remain at a fraction of the budget.
 
-        Before the first evaluation the tokens that training reads per second tell it: a forward
-        pass is a third of a step.
+        Before the first evaluation, training's tokens per second are the measure: a forward pass
+        takes a third of a step.
         """
         rest = math.ceil(self._count * (1 - min(1.0, fraction)))
         if self._seconds:
@@ -96,7 +96,7 @@ class EvaluationTimes:
 
 
 class ProgressLine:
-    """Prints a line a minute.
+    """Prints one line per minute.
 
     `heartbeat` is the file of the run's Heartbeat, written every ten seconds for `status`.
     """
@@ -113,7 +113,7 @@ class ProgressLine:
     def show(
         self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor, evaluations: EvaluationTimes
     ) -> None:
-        """Say how far a stage is."""
+        """Report the progress of a stage."""
         training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
         rest = evaluations.estimate_rest(clock.fraction, clock.tokens_per_second)
         self._next = time.monotonic() + HEARTBEAT
@@ -136,11 +136,11 @@ class ProgressLine:
                 os.replace(part_file, self._heartbeat)
 
     def say_briefly(self, text: str) -> None:
-        """Print a text that is soon replaced, once a minute."""
+        """Print a text that is soon outdated, at most once per minute."""
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Print a text at once."""
+        """Print a text immediately."""
         print(f"{self.name}  {text}", file=sys.stderr, flush=True)

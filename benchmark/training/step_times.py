@@ -1,10 +1,10 @@
-"""Milliseconds of a step on a named machine: the table behind budgets of the unit `reference`.
+"""Seconds per step on a named machine: the table behind budgets of the unit `reference`.
 
-Steps times these seconds replay a comparison under equal wall time on any other machine.
+If each step is charged these seconds, a comparison under equal wall time repeats on any machine.
 `run_all.py speed` writes the table: JSON, with the machine that was measured (`machine`) and each
-row of the suite (`rows`). Times of a row that nobody measured are estimated: its FLOPs over
-Naive's, times Naive's seconds. Naive's own at other settings are those at the nearest, times the
-FLOPs of the one over those of the other.
+row of the suite (`rows`). The times of an unmeasured row are estimated: Naive's seconds, times the
+row's FLOPs over Naive's. If Naive was not measured at a run's settings, its times at the nearest
+settings are scaled by the ratio of FLOPs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class StageTimes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Seconds of what a method does before its first step, and of a step of each of its phases.
+    """Seconds that a method takes before its first step, and per step of each of its phases.
 
-    `estimated`: they are Naive's, and the method's follow from its FLOPs when it is trained.
+    `estimated`: the times are Naive's. The method's follow from its FLOPs when it is trained.
     """
 
     set_up: Seconds
@@ -42,7 +42,7 @@ class StageTimes(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RowTimes(msgspec.Struct, frozen=True):
-    """`settings` are those that the time of a step depends on."""
+    """The times of a row. `settings` are those on which the time of a step depends."""
 
     method: str
     options: dict[str, Any]
@@ -55,13 +55,13 @@ class Table(msgspec.Struct, frozen=True):
     rows: tuple[RowTimes, ...]
 
 
-TIMED = ("model", "tokenizer", "data", "training")  # sections with settings of a step
+TIMED = ("model", "tokenizer", "data", "training")  # sections whose settings may change step times
 
 
 def list_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that the time of a step depends on besides method, options and machine.
 
-    They are by dotted key, with those that have their default.
+    They are by dotted key, and include settings with their default.
     """
     settings: dict[str, Any] = {}
     for section in TIMED:
@@ -95,7 +95,7 @@ def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
 def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     """Add rows to the table in a file.
 
-    They replace those of the same method, options and settings. Raises ConfigError as
+    They replace rows of the same method, options and settings. Raises ConfigError as
     `check_machine` does.
     """
 
@@ -111,9 +111,9 @@ def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
 
 
 def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
-    """The rows of the table in a file, none where there is no file.
+    """The rows of the table in a file, or an empty tuple if there is no file.
 
-    Raises ConfigError where they were measured on another kind of machine, whatever node it is.
+    Raises ConfigError if they were measured on another kind of machine. Nodes may differ.
     """
     if not path.exists():
         return ()
@@ -148,15 +148,15 @@ def _read(path: Path, changed: int) -> Table:
 def find_times(config: RunConfig, phases: Sequence[Collection[str]] = ()) -> Sequence[StageTimes]:
     """The times of each stage in the table that a run's budget names.
 
-    They are zeros where the budget names none. Of a row that is not in the table they are Naive's,
-    as `estimated`. `phases` names those of each stage: a row that lacks one was measured before the
-    method had it, and is not in the table. Raises ConfigError when there is no such table, or
-    nothing was measured in it, so that no row has a budget.
+    They are zeros if the budget names none. If the run's row is not in the table, they are Naive's,
+    marked `estimated`. `phases` has the names of each stage's phases: a row that lacks one was
+    measured before the method had it, and does not count. Raises ConfigError if there is no such
+    table, or if it has no times, because then no row has a budget.
     """
     if not config.budget.reference:
         return [StageTimes(0.0, {})] * len(config.domains)
     path = Path(config.budget.reference)
-    # as a suite that comes with the project says it
+    # suites that come with the project name it from the project's folder
     if not path.exists() and (ROOT / path).exists():
         path = ROOT / path
     if not path.exists():
@@ -190,12 +190,12 @@ def find_times(config: RunConfig, phases: Sequence[Collection[str]] = ()) -> Seq
 
 
 def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
-    """Naive's times of each stage beside a run at settings at which Naive was not measured.
+    """Naive's times of each stage at a run's settings, if Naive was not measured at them.
 
-    They are those at the nearest settings (fewest differ, then FLOPs differ least), times the FLOPs
-    of a step over those there. Where Naive was measured nowhere they are those of another method's
-    first stage, in which most do what Naive does: of the phase that Naive has, or else the longest.
-    There are none where nothing was measured.
+    They are its times at the nearest settings (fewest differ, then FLOPs differ least), scaled by
+    the ratio of FLOPs per step. If Naive was never measured, the first stage of another method
+    serves, because most methods equal Naive there: its phase `adapt`, or else its longest phase.
+    Returns an empty sequence if nothing was measured.
     """
     settings = _select_settings_of_naive(list_settings(config))
 
@@ -218,9 +218,9 @@ def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[Stage
 
 
 def compare_flops(settings: dict[str, Any], measured: dict[str, Any]) -> float:
-    """The FLOPs of a step of Naive over those at the settings that were measured.
+    """The FLOPs of a step of Naive, divided by its FLOPs at the measured settings.
 
-    Both are taken for parameters times tokens.
+    Both are approximated by parameters times tokens.
     """
 
     def multiply(values: dict[str, Any]) -> float:
@@ -232,9 +232,9 @@ def compare_flops(settings: dict[str, Any], measured: dict[str, Any]) -> float:
 
 
 def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
-    """The times of each stage of Naive beside a run, of as many as were measured.
+    """Naive's measured times at a run's settings, for as many stages as were measured.
 
-    There are none where nobody has measured any.
+    Returns an empty sequence if Naive was not measured at these settings.
     """
     settings = _select_settings_of_naive(list_settings(config))
     for row in rows:
@@ -247,9 +247,9 @@ def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTim
 
 
 def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
-    """Whether settings are those that were measured.
+    """Whether settings equal the measured ones.
 
-    What a table does not have, or has as null, had its default: it is older than that setting.
+    A setting that is missing or null had its default, because the table is older than the setting.
     """
     for key, value in settings.items():
         recorded = measured.get(key)
