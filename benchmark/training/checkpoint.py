@@ -21,23 +21,23 @@ from benchmark.training.processes import World
 
 @dataclass
 class Position:
-    """Where in its stage a run is.
+    """The position of a run in its stage.
 
-    With weights, optimizer and the method's state this is all that a resume needs.
+    A resume needs it besides weights, optimizer, clock and the method's state.
     """
 
     phase: int = 0
-    step: int = 0  # of the phase
+    step: int = 0  # steps taken in the phase
     step_cost: float = 0.0  # of the last step, in the budget's unit
-    before: dict[str, float] = field(default_factory=dict)  # charged when the phase began, by unit
-    phases: list[dict[str, Any]] = field(default_factory=list)  # those that are finished
+    before: dict[str, float] = field(default_factory=dict)  # charged before the phase, by unit
+    phases: list[dict[str, Any]] = field(default_factory=list)  # of finished ones: name, costs
 
 
 def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
-    """The checkpoint that `save` wrote, on each process's device, or None if there is none.
+    """The checkpoint that `save` wrote, on this process's device, or None if there is none.
 
-    It is the same in all processes: on a network file system one may see an older file than the
-    others, or none. Raises DamagedFile.
+    Raises RuntimeError if processes find different checkpoints: on a network file system one may
+    see an older file than the others, or none. Raises DamagedFile as `load` does.
     """
     cure = f"remove {path}, and its stage begins again from the model before it"
     saved = load(path, cure, world.device) if path.exists() else None
@@ -54,7 +54,7 @@ def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
 def save(path: Path, content: Mapping[str, Any]) -> None:
     """Write tensors, numbers, strings, and lists and dicts of them.
 
-    The file is there whole or not at all.
+    The file appears whole or not at all.
     """
     with replace_file(path) as file:
         torch.save(dict(content), file)
@@ -65,9 +65,8 @@ def load(
 ) -> dict[str, Any]:
     """The content that `save` wrote. Only plain data is read back, never code.
 
-    torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads.
-    It is held against the tensors here. Raises DamagedFile, which ends with the cure, also where
-    there is no such file.
+    torch's files are zip archives. torch writes a CRC-32 of each tensor, but never reads it, so
+    this function checks it. Raises DamagedFile, which ends with the cure, also if there is no file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -75,11 +74,11 @@ def load(
         content = None
         if damaged is None:
             content = torch.load(path, map_location=device, weights_only=True)
-    except pickle.UnpicklingError:  # torch's own words advise to load it all the same
+    except pickle.UnpicklingError:  # torch's own message advises to load it anyway
         raise DamagedFile(
             f"{path} cannot be read: it is damaged, or holds more than plain data: {cure}"
         ) from None
-    except Exception as error:  # neither library says what a damaged file may raise
+    except Exception as error:  # neither zipfile nor torch documents what may be raised
         raise DamagedFile(
             f"{path} cannot be read ({type(error).__name__}: {error!s:.200}): {cure}"
         ) from error

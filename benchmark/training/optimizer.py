@@ -1,7 +1,7 @@
-"""The optimizer of a phase, and which of its moments go on into the next one.
+"""The optimizer of a phase, and which of its moments the next phase starts with.
 
-The next one may be a phase, a stage or a larger model. Kinds are records in
-`benchmark/settings/optimizers.py`. Whole layers and new rows of an embedding have rules here.
+The next phase may belong to the next stage, and to a larger model. Kinds of optimizers are records
+in `benchmark/settings/optimizers.py`. Rules for copied layers and new embedding rows are here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from benchmark.settings.optimizers import Optimizer
 from benchmark.settings.suite import Training
 from benchmark.training.shards import gather, spread
 
-# what torch's optimizer remembers of a parameter, by its name (`part_names`)
+# the state of each parameter in torch's optimizer, by the parameter's name (`part_names`)
 Moments = dict[str, dict[str, Any]]
 Named = Sequence[tuple[str, nn.Parameter]]
 Maps = Mapping[nn.Parameter, Sequence[Place]]
 
 
 def find_maps(model: LanguageModel) -> Maps:
-    """The maps in each matrix of the layers that is not stored as one map (out, in)."""
+    """The linear maps in each matrix of the layers that holds several or is stored transposed."""
     maps: dict[nn.Parameter, list[Place]] = {}
     for layer in model.architecture.find_places(model.network).layers:
         for place in list_parts(layer):
@@ -41,7 +41,7 @@ def find_maps(model: LanguageModel) -> Maps:
 
 @dataclass(frozen=True)
 class MapsApart:
-    """The maps in a parameter, each as a parameter (out, in) of its own for torch's optimizer."""
+    """The linear maps in a parameter, as separate parameters (out, in) for torch's optimizer."""
 
     parameter: nn.Parameter
     places: Sequence[Place]
@@ -53,7 +53,7 @@ class MapsApart:
         return cls(parameter, places, parts)
 
     def before_step(self) -> None:
-        """Take over weights and gradient."""
+        """Set weights and gradients of the parts from the parameter."""
         for place, part in zip(self.places, self.parts, strict=True):
             part.data = place.take(self.parameter.detach())
             part.grad = None
@@ -61,15 +61,15 @@ class MapsApart:
                 part.grad = place.take(self.parameter.grad)
 
     def after_step(self) -> None:
-        """Give the weights back."""
+        """Write the weights of the parts back into the parameter."""
         for place, part in zip(self.places, self.parts, strict=True):
             if place.rows is not None:
                 place.put(self.parameter.detach(), part.detach())
-                part.data = part.data.new_empty(0)  # a copy, which takes memory
+                part.data = part.data.new_empty(0)  # free the copy's memory
             part.grad = None
 
     def join_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The state of the parameter, from those of the parts."""
+        """The optimizer state of the parameter, joined from the states of its parts."""
         state = dict(states[0])
         for key, value in state.items():
             if isinstance(value, Tensor) and value.dim():
@@ -80,7 +80,7 @@ class MapsApart:
         return state
 
     def split_state(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The state of each part, from that of the parameter."""
+        """The optimizer state of each part, cut from the state of the parameter."""
         states = []
         for place in self.places:
             part_state = {}
@@ -92,11 +92,11 @@ class MapsApart:
 
 
 class PhaseOptimizer:
-    """torch's optimizers of one phase as one.
+    """All torch optimizers of one phase, used as one.
 
-    Each has parameters of its own. `named` is what the phase trains, by `part_names`. `factors` are
-    those of their learning rates. `maps` are those of `find_maps`, for a kind that looks at whole
-    matrices.
+    Each has its own parameters. `named` has the parameters that the phase trains, by `part_names`.
+    `factors` are the factors of their learning rates. `maps` is the result of `find_maps`, for a
+    kind that looks at whole matrices.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PhaseOptimizer:
                 self._optimizers |= dict.fromkeys(group, optimizer)
 
     def _list_parts(self, parameter: nn.Parameter) -> Sequence[nn.Parameter]:
-        """What torch's optimizer has in place of a parameter."""
+        """The parameters that torch's optimizer has in place of this one."""
         if parameter in self._apart:
             return self._apart[parameter].parts
         return [parameter]
@@ -158,9 +158,9 @@ class PhaseOptimizer:
             maps.after_step()
 
     def gather_moments(self) -> Moments:
-        """The moments, copied only where they are sharded, and gathered.
+        """The moments by parameter name.
 
-        All processes must ask for them at once.
+        They are copied only if sharded or split in parts. All processes must call this together.
         """
         moments = {}
         for name, parameter in self._named:
@@ -174,7 +174,7 @@ class PhaseOptimizer:
         return moments
 
     def carry_on(self, moments: Moments, vocabulary: int) -> None:
-        """Begin with a copy of those moments that fit a vocabulary of so many rows."""
+        """Start with copies of the moments that fit a vocabulary of `vocabulary` rows."""
         for name, parameter in self._named:
             state = self._fit(moments.get(name, {}), parameter, vocabulary)
             if not state:
@@ -195,7 +195,7 @@ class PhaseOptimizer:
 def is_decaying_matrix(name: str, parameter: nn.Parameter) -> bool:
     """Whether a parameter decays under `training.decay = "matrices"`.
 
-    Embeddings do not, and with them the prompts that are rows of theirs. `name` is of `part_names`.
+    Embeddings do not, nor do prompts, which are rows of an embedding. `name` is from `part_names`.
     """
     return parameter.dim() >= 2 and not name.startswith("embeddings.")
 
@@ -203,11 +203,11 @@ def is_decaying_matrix(name: str, parameter: nn.Parameter) -> bool:
 def fit_moments(
     state: Mapping[str, Any], parameter: nn.Parameter, vocabulary: int
 ) -> dict[str, Any]:
-    """The state that a parameter goes on with, where moments have the parameter's shape.
+    """The state that a parameter goes on with, if moments have its shape (Adam, Muon, SGD).
 
-    Adam's, Muon's and SGD's have it. A tensor with a row for each of `vocabulary` remembers nothing
-    of rows that came with a domain. Whatever else has changed its shape begins anew, {}: the
-    moments of a wider model are not those of its parts.
+    If a parameter of `vocabulary` rows got new rows with a domain, the new rows' moments are 0. Any
+    other parameter whose shape changed starts without state, {}, because the moments of a wider
+    model are not those of its parts.
     """
     fitted = {}
     for key, value in state.items():
@@ -224,9 +224,9 @@ def fit_moments(
 
 
 def copy_layers(moments: Moments, sources: Sequence[int]) -> Moments:
-    """The moments in a deeper model, whose i-th layer was made of layer `sources[i]`.
+    """The moments for a deeper model, whose i-th layer was made from layer `sources[i]`.
 
-    A copy begins with its own.
+    A copy of a layer starts with the moments of that layer.
     """
     copies: Moments = {}
     layers: dict[int, Moments] = {}
@@ -243,9 +243,9 @@ def copy_layers(moments: Moments, sources: Sequence[int]) -> Moments:
 
 
 def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
-    """The factor of each parameter's learning rate: 1, or what the first pattern that fits says.
+    """The factor of each parameter's learning rate: that of the first matching pattern, or 1.
 
-    Raises ConfigError for a pattern that fits none of the names.
+    Raises ConfigError for a pattern that matches no name.
     """
     names = list(names)
     for pattern in rates:
@@ -266,12 +266,12 @@ def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: s
 def find_width_factors(
     model: LanguageModel, parameters: Iterable[nn.Parameter], training: Training
 ) -> list[float]:
-    """The factor of each parameter's learning rate that the width of its model asks for.
+    """The factor of each parameter's learning rate for the width of its model.
 
-    Under muP for Adam it falls as 1 / width where a parameter is multiplied by the D states of a
-    token (Yang et al. 2022, arXiv 2203.03466, table 8): matrices of the layers and the one that
-    predicts, which is often the table of tokens too. Vectors and tables that only read in keep
-    the suite's rate.
+    Under muP for Adam, matrices that multiply the D states of a token have a factor that falls as
+    1 / width (Yang et al. 2022, arXiv 2203.03466, table 8): the matrices of the layers, and the
+    output matrix, which is often the token table, too. Vectors and tables that only embed keep the
+    suite's rate. Without muP all factors are 1.
     """
     if training.rate_width is None:
         return [1.0 for _ in parameters]

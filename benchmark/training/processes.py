@@ -1,7 +1,7 @@
 """The processes that train one run together, and the device each of them uses.
 
-One process unless a launcher (torchrun, or an executor in its jobs) has set the usual variables
-RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+There is one process, unless a launcher (torchrun, or an executor in its jobs) has set the usual
+variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmark.settings.suite import RunConfig
 T = TypeVar("T")
 
 
-LOOK = 0.1  # seconds between two words of processes that wait for the first
+LOOK = 0.1  # seconds between two messages of processes that wait for the first one
 NODE = "BENCHMARK_NODE"  # the variable in which an executor names the machine of its job
 
 
@@ -56,7 +56,7 @@ class World:
         return self.rank == 0
 
     def find_maximum(self, *values: float) -> list[float]:
-        """The largest of each value over all processes, the same on each."""
+        """The maximum of each value over all processes, the same in every process."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -74,20 +74,20 @@ class World:
             dist.all_reduce(tensor)
 
     def agree(self, value: T) -> T:
-        """The value of the first process, on all of them."""
+        """Return the first process's value in every process."""
         return self.gather(value)[0]
 
     def gather(self, value: T) -> list[T]:
-        """The values of all processes in the order of their ranks, on each of them."""
+        """Return the values of all processes, in the order of their ranks, in every process."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value)
         return values
 
     def let_first(self, act: Callable[[], None]) -> None:
-        """Let the first process act.
+        """Let only the first process call `act`.
 
-        All talk meanwhile, or their connection would time out. All raise its error.
+        All exchange messages meanwhile, or their connection would time out. All raise its error.
         """
         if self.size == 1:
             return act()
@@ -120,17 +120,17 @@ class World:
         )
 
 
-# the parent is asked to stop
+# signals that forked processes do not receive: only their parent is asked to stop
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def start_fork_server() -> None:
-    """Start, once, what processes are forked from.
+    """Start, once, the server from which processes are forked.
 
-    It has torch, no threads, and lets no signals through to them.
+    It has imported torch, has no threads, and blocks the signals HELD_BACK for these processes.
     """
     with standing_in_code():
-        # else it starts with the server, and lets the signals through again
+        # else it starts with the server, and unblocks the signals again
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         forkserver.set_forkserver_preload(
@@ -155,9 +155,9 @@ def find_machine_name() -> str:
 
 
 def read_launch() -> tuple[int, int]:
-    """The rank of this process and how many there are.
+    """The rank of this process, and the number of processes.
 
-    They are 0 and 1 where what a launcher sets is empty or left over.
+    These are 0 and 1 if a launcher's variables are missing, empty or left over in part.
     """
     rank = os.environ.get("RANK")
     size = os.environ.get("WORLD_SIZE")
@@ -176,7 +176,7 @@ def join() -> Iterator[World]:
         return
     dist.init_process_group(dist.get_default_backend_for_device(device))
     yield World(rank, size, device)
-    # a model in cycles holds the group, and its threads abort an interpreter that ends
+    # a model in a reference cycle keeps the group alive, whose threads abort Python at its exit
     gc.collect()
     # not after an error: NCCL would wait for the others, who wait for this process
     dist.destroy_process_group()
@@ -224,9 +224,9 @@ def describe_provenance(world: World, config: RunConfig, precision: str) -> Prov
 
 @cache
 def find_sources() -> str:
-    """A hash of `benchmark/` as it is here, which records have of the code that trained them.
+    """A hash of `benchmark/`, by which records identify the code that trained a stage.
 
-    A method's own code is known by another hash, so that a new method changes nothing of others.
+    A method's own code has another hash, so that a new method changes nothing for the others.
     """
     return hash_sources(ROOT, "benchmark")
 
@@ -250,10 +250,10 @@ def join_version(sources: str) -> str:
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a process that starts others, which must run the same.
+    """The source code of a process that starts others, which must run the same code.
 
-    Its folder may be another on their machine. Local workers compare `benchmark/` alone: a method
-    that somebody writes meanwhile ends no other run.
+    Its folder may be another on their machine. Local workers compare only `benchmark/`, so that a
+    method that somebody writes meanwhile ends no other run.
     """
 
     folder: Path
@@ -265,7 +265,7 @@ class Sources:
         return cls(folder, packages, hash_sources(folder, *packages))
 
     def check(self) -> None:
-        """Raise UserError where this process runs other sources."""
+        """Raise UserError if this process runs other source code."""
         digest = hash_sources(ROOT, *self.packages)
         if digest != self.digest:
             raise UserError(
@@ -276,7 +276,7 @@ class Sources:
 
 
 def find_commit() -> str:
-    """The commit of the code, or nothing."""
+    """The commit of the code, or an empty string."""
     if (ROOT / COMMIT_FILE).exists():
         return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
@@ -288,7 +288,7 @@ def find_commit() -> str:
 
 
 def copy_code(root: Path, names: Iterable[str], folder: Path) -> Path:
-    """A copy in `folder` of the code below `root`, for jobs that start later, or start again."""
+    """Copy the code below `root` into `folder`, for jobs that start later, or start again."""
     ignore = shutil.ignore_patterns("__pycache__")
     copy = folder / find_code_version().replace("/", "_")
     if not copy.exists():
@@ -297,7 +297,7 @@ def copy_code(root: Path, names: Iterable[str], folder: Path) -> Path:
             try:
                 for name in names:
                     shutil.copytree(root / name, unfinished / name, ignore=ignore)
-            except shutil.Error as errors:  # it goes on to the end, and has one of each file
+            except shutil.Error as errors:  # copytree goes on, and collects one error per file
                 reason = errors.args[0][0][-1]
                 raise UserError(f"{reason}; make room there, and try again") from None
             (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")

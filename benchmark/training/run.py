@@ -1,8 +1,8 @@
 """One run: its stages one after the other, from a checkpoint, from the store, or from the start.
 
-Stages are content-addressed: `runs/stages/<key>`, the key a hash of all that determines the result.
-Runs that share a prefix (the first stage above all, where most methods do what Naive does) share
-its computation and its numbers.
+Stages are content-addressed: `runs/stages/<key>`. The key is a hash of all that determines the
+result. Runs with equal first stages share their computation and their numbers. In the very first
+stage most methods equal Naive.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _log = logging.getLogger(__name__)
 def make_stream(config: RunConfig, corpus: Corpus) -> Stream:
     """The batches of a run.
 
-    Its architecture says whether every token is predicted or masked ones.
+    Its architecture decides whether every token is predicted or only masked ones. Raises
+    ConfigError if a start model's tokenizer lacks the mask token that the architecture needs.
     """
     masked = architectures.load(config.model.architecture).masked
     if masked and corpus.special.mask < 0:
@@ -64,8 +65,8 @@ class Run:
     """Trains the missing stages of one run.
 
     `make_method` builds the method with its options (see `methods.build`). A run waits for stages
-    that another process trains, and for text that it makes. Where the run `waits` for none, it
-    raises Taken. When asked to stop, it raises Stopped. So does `Run` itself.
+    and text that another process makes, or raises Taken if `waits` is False. When asked to stop, it
+    raises Stopped. The constructor does the same.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class Run:
         self.world = world
         self.progress = progress
         self.waits = waits
-        waits_for_text = waits or world.size > 1  # all of them wait, or none
-        # the other processes read the same files
+        waits_for_text = waits or world.size > 1  # several processes all wait
+        # only the first process checks files: the others read the same ones
         self.corpus = prepare_corpus(config, store, check=world.leads, waits=waits_for_text)
         self.stream = make_stream(config, self.corpus)
         method = make_method()
@@ -107,8 +108,8 @@ class Run:
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`.
 
-        Raises Stopped when asked to stop, and whatever went wrong. A failure is recorded with its
-        traceback. The checkpoints stay, and the next call goes on from them.
+        Raises Stopped when asked to stop. A failure is recorded with its traceback, and raised. The
+        checkpoints stay, and the next call goes on from them.
         """
         lines = self.store.read_run(self.config)
         unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
@@ -120,10 +121,10 @@ class Run:
             tokens=self.corpus.keys,
             start=self._start_key,
         )
-        # what the run consisted of: a changed text changes its stages
+        # the last description of the run: a changed text changes its stages
         run_line = records.find_last(lines, RunLine)
         is_known = run_line is not None and structs.replace(run_line, time=0.0) == description
-        # a failure may not be the last word on a run that goes on
+        # the last line of a run that goes on must not be a failure
         if not is_known or isinstance(lines[-1], FailedLine):
             self._record(description)
         count = len(self.keys) if last_stage is None else last_stage + 1
@@ -161,10 +162,11 @@ class Run:
         return model
 
     def _choose_precision(self) -> str:
-        """The precision of all of the run.
+        """The precision of the whole run.
 
-        "auto" is what its first stage began with, on whatever machine. It is read for each stage,
-        under its lease: another run, on another machine, may have begun the first one.
+        "auto" is the precision with which the first stage began, on any machine. It is read for
+        each stage under the stage's lease, because another run on another machine may have begun
+        the first one.
         """
         auto = self.config.training.precision == "auto"
         start = None
@@ -173,15 +175,15 @@ class Run:
         width = self.config.model.ladder[-1].hidden_size
         precision = choose_precision(self.config.training.precision, self.world.device, width)
         if self.config.training.shard and precision == "fp16":
-            # of "auto": losses are scaled for whole gradients alone
+            # "auto" chose fp16, but losses are scaled only for whole gradients
             precision = "fp32"
         return self.world.agree(start.provenance.precision if start else precision)
 
     def _train_stage(self, index: int) -> None:
-        """Train a stage, if nobody has.
+        """Train a stage, unless it is trained already.
 
-        Where another process takes it over meanwhile, wait for that one. Several processes would
-        have to agree on that: they end with LeaseLost.
+        If another process takes the stage over meanwhile, wait for that process. Several processes
+        would have to agree to wait, so they raise LeaseLost.
         """
         key = self.keys[index]
         world = self.world
@@ -195,7 +197,7 @@ class Run:
                 if is_missing_for_first:
                     self._compute(index, folder, lease)
                 elif world.leads:
-                    # whoever was killed once the stage was done has not removed this
+                    # left by a process that was killed just after the stage was done
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                 world.wait_for_all()
                 model = partial(load, folder / "model")
@@ -209,10 +211,11 @@ class Run:
 
     @contextmanager
     def _hold(self, path: Path, briefly: bool) -> Iterator[Lease]:
-        """Hold the lock of work that one process shall do: who waits for it finds the work done.
+        """Hold the lock of work that only one process shall do: the next holder finds it done.
 
         A lock that is held `briefly`, for a look or an evaluation, is always waited for. Raises
-        Stopped when asked to stop before, Taken where another has it and this run waits for none.
+        Stopped when asked to stop during the wait, and Taken if another process has the lock and
+        this run does not wait.
         """
         lease = Lease(path)
 
@@ -232,8 +235,8 @@ class Run:
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage.
 
-        Where memory does not hold its rows at once, go on from its checkpoint with half as many.
-        Several processes would have to agree on that: they fail, and say the cure.
+        If memory does not suffice, go on from its checkpoint with half as many rows per forward
+        pass. Several processes would have to agree on that, so they raise ConfigError with a cure.
         """
         world = self.world
         config = set_training(self.config, precision=self._choose_precision())
@@ -296,7 +299,8 @@ class Run:
         file = self.store.run_file(self.config)
         with Lease(file.with_suffix(".lock")) if self.world.size > 1 else nullcontext():
             last_line = self.store.read_run(self.config)[-1]
-            if isinstance(last_line, FailedLine):  # this call began with a line of its own
+            # of another process: after an older failure, this call began with a line of its own
+            if isinstance(last_line, FailedLine):
                 return
             record_failure(self.config, self.store, stage, error)
 

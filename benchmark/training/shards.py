@@ -1,9 +1,10 @@
 """A model whose weights, gradients and moments are spread over the processes.
 
-It is for what no GPU holds whole. torch's `fully_shard` (FSDP2) gathers the weights of a block when
-it computes, and lets go of them. What blocks compute is not kept for the backward pass but computed
-again (Chen et al. 2016, "Training deep nets with sublinear memory cost", arXiv 1604.06174). Only
-the steps of a phase see any of it: between them the model is whole, in main memory.
+It is for models whose training does not fit on one GPU. torch's `fully_shard` (FSDP2) gathers the
+weights of a block when the block computes, then frees them. Activations of blocks are not kept for
+the backward pass but computed again (Chen et al. 2016, "Training deep nets with sublinear memory
+cost", arXiv 1604.06174). Only the steps of a phase use shards. During a phase the whole model waits
+in main memory. For evaluations, checkpoints and the phase's end it is updated on the device.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from benchmark.training.processes import World
 
 
 class Shards(nn.Module):
-    """This process's part of a model, `model`, while a phase trains it.
+    """This process's part (`model`) of a full model, while a phase trains it.
 
-    `bring_back` brings back to the full model what the part has learned.
+    `bring_back` copies the trained weights of all parts into the full model.
     """
 
     def __init__(self, model: LanguageModel, world: World) -> None:
         super().__init__()
-        self._full_model = [model]  # in a list it is no part of this module
+        self._full_model = [model]  # in a list, so that it is no submodule
         self._device = world.device
         self.model = copy.deepcopy(model)
         blocks = self.model.architecture.layers(self.model.network)
@@ -48,14 +49,14 @@ class Shards(nn.Module):
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
         """The result of `compute`.
 
-        Embeddings and head are gathered meanwhile, as a block is when it is called.
+        FSDP gathers embeddings and head for this call, and each block when the block is called.
         """
         return compute()
 
     def bring_back(self) -> None:
-        """Let the full model be on the device, as trained so far.
+        """Update the full model with what was trained so far, and move it to the device.
 
-        All processes must ask for it at once.
+        All processes must call this together.
         """
         [model] = self._full_model
         with torch.no_grad():
@@ -65,16 +66,16 @@ class Shards(nn.Module):
 
     @contextmanager
     def hold_whole(self) -> Iterator[None]:
-        """Inside the block the model is brought back. Afterwards it goes to main memory again."""
+        """Bring the full model back inside the block, then move it to main memory again."""
         self.bring_back()
         yield
         self._full_model[0].to("cpu")
 
 
 def gather(value: Any) -> Any:
-    """The whole of a sharded tensor, or of all in dicts and lists.
+    """The full tensors in place of sharded ones, also in dicts and lists, on the CPU.
 
-    All processes must ask for it at once.
+    All processes must call this together.
     """
     if isinstance(value, Mapping):
         return {key: gather(part) for key, part in value.items()}
@@ -86,7 +87,7 @@ def gather(value: Any) -> Any:
 
 
 def take_local_part(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor, without its history: to look at it and to change it."""
+    """This process's part of a tensor, detached, to read it or to change it in place."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         return tensor.to_local()

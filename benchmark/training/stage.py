@@ -1,6 +1,6 @@
 """The loop: one stage of one run, the same for every method.
 
-Charged or free: each line says it, by `clock.start()` and `clock.pause()`.
+Work between `clock.start()` and `clock.pause()` is charged. All other work is free.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class NonFiniteLoss(ArithmeticError):
 class StageRun:
     """Trains one stage of a run.
 
-    `train()` does it. `lease` is that of the stage's folder.
+    `train()` does it. `lease` is the lock of the stage's folder.
     """
 
     def __init__(self, run: Run, inputs: StageInputs, folder: Path, lease: Lease) -> None:
@@ -69,25 +69,25 @@ class StageRun:
         self.method = inputs.method
         self.world = inputs.world
         self.training = inputs.config.training
-        times = find_stage_times(run.config, self.method)  # of the run's own settings
+        times = find_stage_times(run.config, self.method)  # without changes by `set_training`
         self.times = times[self.stage.index]
-        # seconds for a FLOP on the machine that the budget names, where times are estimated
+        # seconds per FLOP on the machine that the budget names, if times are estimated
         self.pace = 0.0
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         texts = inputs.stream.evaluated
         tokens = sum(len(text.valid) for text in texts)
         self.evaluations = EvaluationTimes(self.training.evaluations, tokens)
-        self.carries = False  # whether any phase goes on with what an earlier one has left
-        self.carried: Moments = {}  # what the last phase to train has left
-        # the model and what was carried where a branch began
+        self.carries = False  # whether any phase starts with the moments of an earlier one
+        self.carried: Moments = {}  # of the last phase that trained
+        # weights and moments before a branch (`Phase.discard_after`)
         self.trunk: dict[str, Any] | None = None
 
     def train(self) -> None:
-        """Train to the end of the stage's budget, and write what the stage leaves.
+        """Train to the end of the stage's budget, and write the stage's results.
 
-        Training goes on from the stage's checkpoint if there is one. Raises Stopped, after a
-        checkpoint, when asked to, and NonFiniteLoss with phase, step and learning rate.
+        Training goes on from the stage's checkpoint if there is one. When asked to stop, it saves a
+        checkpoint and raises Stopped. Raises NonFiniteLoss, which names stage and step.
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
@@ -122,10 +122,10 @@ class StageRun:
         self._keep(phases)
 
     def _begin(self) -> list[Phase]:
-        """Let the method make the stage's model and say its phases. Both are charged."""
+        """Let the method make the stage's model and declare its phases. Both are charged."""
         clock = self.clock
         method = self.method
-        if self.times.estimated:  # free, as all that only measures
+        if self.times.estimated:  # free, because it only measures
             naive_seconds = self.times.phases["adapt"]
             self.pace = naive_seconds / count_naive_flops(self.inputs)
         clock.start()
@@ -142,9 +142,9 @@ class StageRun:
         return phases
 
     def _train_phase(self, phase: Phase, end: float, saved: dict[str, Any] | None) -> None:
-        """Train until `end` of the budget is spent.
+        """Train one phase until `end`, in the budget's unit, is spent.
 
-        That takes at least one step, and is at most one step too long.
+        It takes at least one step, and exceeds `end` by at most one step.
         """
         position = self.position
         training = self.training
@@ -173,14 +173,14 @@ class StageRun:
         position.phases.append(record)
         self._record_metrics(phase.name, stepper.learner)
         if training.compile:
-            # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python
-            # 3.13.0
+            # The next phase compiles again. If kept, this one's graphs fill memory, and abort
+            # Python 3.13.0.
             torch.compiler.reset()
 
     def take_steps(self, stepper: Stepper, work: Work, schedule: Schedule, end: float) -> None:
-        """The loop, until `end` is spent.
+        """Take steps until `end`, in the budget's unit, is spent.
 
-        Each step is charged as `work`, and the time that it takes.
+        Each step is charged as `work`, plus the time that it takes.
         """
         clock = self.clock
         position = self.position
@@ -191,7 +191,7 @@ class StageRun:
         stream_part = (-earlier, self.stage.stream_info.budget - earlier)
         loss = torch.zeros(())
         learning_rate = 0.0
-        if position.step == 0:  # what wall time the first step will take is not known
+        if position.step == 0:  # the wall time of the first step is not known yet
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
             is_free = clock.unit.cost and not position.step_cost
             if is_free and clock.spent < end * (1 - 1e-9):
@@ -211,8 +211,8 @@ class StageRun:
             rate = schedule.at(getattr(elapsed, schedule.over))
             learning_rate = self.stage.learning_rate * rate
             loss = stepper.step(position.step, learning_rate, elapsed)
-            # The loss of the step before: looking at it waits for the GPU to be done with all that
-            # was asked of it, so that the clock charges work and not its queueing.
+            # Reading the loss of the step before waits until the GPU has done all queued work. So
+            # the clock charges the work, not its queueing.
             alarm = ASKED_TO_STOP if cancel.is_asked() else 0
             if not math.isfinite(previous_loss):
                 alarm = NOT_FINITE
@@ -226,9 +226,9 @@ class StageRun:
             show = progress is not None and progress.is_due()
             if look or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
-                # all processes must count, and a progress line is shown by one alone
+                # not for a progress line: only one process shows it, but all must call `count`
                 if look or save or alarm:
-                    # what the device still had to do, before anything is written down
+                    # what the device still had to do, before anything is recorded
                     clock.count(Work())
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
@@ -253,9 +253,9 @@ class StageRun:
             raise self._make_error("the loss is not finite", where)
 
     def _check_weights(self) -> None:
-        """Raise NonFiniteLoss before weights are kept that are not finite.
+        """Raise NonFiniteLoss if weights that are to be saved are not finite.
 
-        No loss has seen the last step's yet.
+        No loss has been computed with the weights of the last step yet.
         """
         names = []
         for name, tensor in self.inputs.model.named_parameters():
@@ -325,7 +325,7 @@ class StageRun:
             records.append(self.folder / records.STAGE_FILE, line)
 
     def _keep(self, phases: list[Phase]) -> None:
-        """Write what the stage leaves, and at the end that it is done."""
+        """Write the stage's results, and at the end the record that it is done."""
         cores = measure_core_share(self.clock.cores, self.world)
         if not self.world.leads:
             return
@@ -392,7 +392,7 @@ class StageRun:
             self.inputs.eval_model.load_state_dict(saved["evaluated"])
         self.trunk = saved["trunk"]
         set_state(self.method, saved["state"])
-        if self.position.phase:  # else the stage before has left it, in a file
+        if self.position.phase:  # else they are in a file of the stage before
             self.carried = saved["carried"]
         phase = phases[self.position.phase].name
         step = self.position.step

@@ -1,6 +1,6 @@
 """The steps of a stage, and all that they need.
 
-They are the same in the loop, in its warm-up and where they are timed.
+The loop, its warm-up and `run_all.py speed` use the same steps.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from benchmark.training.stream import Stream
 
 
 def set_training(config: RunConfig, **values: Any) -> RunConfig:
-    """The run with other values of its training, which its keys do not know of."""
+    """A copy of a run's settings with other values of `training`, not for computing keys."""
     return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
 
@@ -58,9 +58,9 @@ def make_stage(
     stream: Stream,
     load_previous: Callable[[], LanguageModel] | None = None,
 ) -> Stage:
-    """The stage `index` of a run with all that a method may ask it for.
+    """Stage `index` of a run, with its functions that make models and text for the method.
 
-    `load_previous` gives the model that the stage before was evaluated with. The first stage has
+    `load_previous` loads the model with which the stage before was evaluated. The first stage has
     none.
     """
     settings = config.model
@@ -97,7 +97,7 @@ def make_stage(
 class StageInputs:
     """All that the steps of a stage work with.
 
-    `model` is as the previous stage left it, or new, until `begin`.
+    Until `begin`, `model` is as the previous stage left it, or new.
     """
 
     config: RunConfig
@@ -106,7 +106,7 @@ class StageInputs:
     method: LifelongMethod
     model: LanguageModel
     world: World
-    # what the stage before has kept of its optimizer
+    # the optimizer's moments that the stage before saved
     moments: Moments = field(default_factory=dict)
 
     @property
@@ -117,7 +117,7 @@ class StageInputs:
     def begin(self) -> None:
         """Let the method make the model that this stage trains, on the device and in training mode.
 
-        The model has met the new domain then.
+        Before that, the new domain is added to the model.
         """
         self.model.add_domains(self.stage.domains, self.stage.seed)
         model = self.model.to(self.world.device).train()
@@ -127,15 +127,15 @@ class StageInputs:
             self.method.eval_model.to(self.world.device)
 
 
-# the batch, and the second one, from memory, that the phase asked for
+# micro-batches of the batch, and of the second batch from memory (`Phase.memory_batch`)
 Step = tuple[list[Batch], list[Batch]]
 
 
 class Loader:
-    """`get(step)` is this process's part of the batch in micro-batches, on its device.
+    """Makes this process's part of each step's batch, in micro-batches on its device.
 
-    The next step is made in a thread meanwhile. It is not where the method makes sequences of its
-    own.
+    `get(step)` returns this part. Meanwhile a thread makes the next step's part, unless the method
+    makes sequences itself.
     """
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
@@ -185,7 +185,7 @@ class Loader:
     def _make(self, draw: Draw, step: int) -> list[Batch]:
         """This process's sequences, in micro-batches.
 
-        They are every world-size-th sequence, so that all processes have their share of memory.
+        These are every `world.size`-th of the draw, so that each process has its share of memory.
         """
         own_sequences = self._make_own_sequences(draw, step) if draw.domain == OWN else None
         local_sequences = np.arange(self._world.rank, draw.sequences, self._world.size)
@@ -216,9 +216,9 @@ START = Elapsed()
 class Stepper:
     """Takes the steps of one phase, the `number`-th of its stage (from 0).
 
-    `moments` are those with which a phase that carries the optimizer on begins. `close` it when the
-    phase is over: that frees what the phase froze. Raises ConfigError where the phase would train
-    nothing.
+    A phase with `optimizer="carry"` begins with `moments`. Call `close` when the phase is over: it
+    makes parameters that the phase froze trainable again. Raises ConfigError if the phase would
+    train nothing.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Stepper:
         self.method = inputs.method
         self.training = inputs.config.training
         if self.training.precision == "fp16" and not phase.trains:
-            # overflow would leave text unmeasured
+            # an overflow would set gradients to 0, so that `on_batch` misses some text
             self.training = self.training.model_copy(update={"precision": "fp32"})
         self.shards: Shards | None = None
         self.model = inputs.model
@@ -282,9 +282,9 @@ class Stepper:
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = START) -> Tensor:
         """Take the `step`-th step of the phase (from 0).
 
-        Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
+        Returns this process's mean loss, detached, shape (), or 0 in a phase that does not train.
         """
-        # dropout: a function of the step, nothing to checkpoint
+        # for dropout: a function of the step, so that no generator's state is checkpointed
         seed_random_numbers(self.loader.draw_seed(step), self.inputs.world.device)
         self.learner.elapsed = elapsed
         self.learner.learning_rate = learning_rate
@@ -293,12 +293,12 @@ class Stepper:
         if self.optimizer is None:
             with evaluating(self.learner.model):
                 self.method.on_batch(self.learner, batches)
-            # looked at, it waits for the device as a loss does
+            # on the device, so that reading it waits for the device, as reading a loss does
             return torch.zeros((), device=self.inputs.world.device)
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
         if self.learner.overflowed:
-            return loss  # charged like any other
+            return loss  # charged like any other step
         if self.training.max_grad_norm:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.max_grad_norm)
         self.optimizer.step(learning_rate)
@@ -308,8 +308,8 @@ class Stepper:
     def warm_up(self) -> float:
         """Take the first step without effect, and return its FLOPs.
 
-        So lazy and compiled parts cost no budget. Its rate is the peak, so that `check` sees what a
-        method keeps of how far weights move.
+        So lazy and compiled parts cost no budget. The learning rate is the peak: weights move, so
+        that `check` sees whether a method keeps a trace of their moves.
         """
         device = self.inputs.world.device
         models = {self.model, self.method.eval_model or self.model}
@@ -317,9 +317,9 @@ class Stepper:
         for model in models:
             tensors += [*model.parameters(), *model.buffers()]
         for tensor in tensors:
-            tensor.grad = None  # of the last step of the phase before
+            tensor.grad = None  # left from the last step of the phase before
         with keep_random_numbers(device):
-            # in main memory: a GPU may have room for a step, and for no more
+            # in main memory, because a GPU may have no room for copies besides a step
             saved = [take_local_part(tensor).to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))
             rate = self.inputs.stage.learning_rate
@@ -353,23 +353,23 @@ class Stepper:
     def gather_moments(self) -> Moments:
         """The optimizer's moments.
 
-        Of parameters that this phase froze they are those that it began with.
+        Parameters that this phase froze keep the moments with which it began.
         """
         if not self.optimizer:
             return dict(self._first_moments)
         return {**self._first_moments, **self.optimizer.gather_moments()}
 
     def hold_whole(self, is_asked_for: bool) -> AbstractContextManager[None]:
-        """Inside the block, where it is asked for, `inputs.model` is as trained so far.
+        """Inside the block, if asked for, `inputs.model` is as trained so far, on the device.
 
-        It is on the device then.
+        Without shards it always is.
         """
         if self.shards and is_asked_for:
             return self.shards.hold_whole()
         return nullcontext()
 
     def close(self) -> None:
-        """End the thread that makes batches, and let what the phase froze learn again."""
+        """End the loader's thread, bring back a sharded model, and unfreeze parameters."""
         if self.shards:
             self.shards.bring_back()
         for parameter in self._frozen:
@@ -380,7 +380,7 @@ class Stepper:
 def count_naive_flops(inputs: StageInputs) -> float:
     """The FLOPs of a step of Naive in this stage, over all processes.
 
-    They are of a new model of the first size.
+    They are measured with a new model of the first size.
     """
     stage = inputs.stage
     device = inputs.world.device
