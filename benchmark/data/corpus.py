@@ -1,4 +1,4 @@
-"""Documents of a domain, one after the other, whatever they come from.
+"""The documents of a domain, read one at a time from packages, files or datasets of the Hub.
 
 Memory does not grow with the corpus. docs/your_own_text.md says which problems are errors, and
 which texts are counted and skipped.
@@ -42,19 +42,19 @@ from benchmark.settings.base import digest
 from benchmark.settings.decides import describe
 from benchmark.settings.texts import Domain, HubDataset
 
-FORMAT = 3  # raised when the same files come to mean other documents
+FORMAT = 3  # increased when a change makes other documents from the same files
 
 
 def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a domain, each text once, with their split.
 
-    `skipped` counts the other documents by reason.
+    `skipped` counts the documents that are left out, by reason.
 
-    Without validation files, the fingerprint of a text decides: `valid_share` of the documents, or
-    the domain's own share, are held out, the same ones whatever else the domain holds. Validation
-    files are read first, so that their text is not trained on. The upper end of the fingerprints is
-    what the domain holds out of pre-training (`Domain.hold_out`). Where files hold so few documents
-    that all are on one side, pieces of them are held out, a book's pages.
+    Validation files are read first, so that their text is not trained on. Without validation files,
+    a document's fingerprint decides its split, whatever other documents there are. The lowest
+    fingerprints, `valid_share` of all or the domain's own share, are validation. The highest are
+    kept from pre-training (`Domain.hold_out`). If files have fewer than FEW_DOCUMENTS documents,
+    all with the same split, pieces of them are validation, such as a book's pages.
 
     Raises DataError.
     """
@@ -71,9 +71,9 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
 
 def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
-    """Documents cut small, some pieces of which are for validation.
+    """The documents cut into pieces, of which a share of `valid_share` is for validation.
 
-    These have the lowest fingerprints. If all pieces are alike, none is held out.
+    The pieces with the lowest fingerprints are held out, at least one. If all are alike, none is.
     """
     pieces = []
     for document in documents:
@@ -106,10 +106,10 @@ def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterato
 
 
 def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain as they come, each text once, with what decides their split.
+    """The documents of a domain in their order, each text once, with what decides their split.
 
-    The fingerprints that came before are on disk, in a file that goes when it is closed, with a
-    cache of 16 MiB. Raises DataError.
+    Earlier fingerprints are in a temporary file with a cache of 16 MiB. SQLite removes the file
+    when it is closed. Raises DataError.
     """
     with contextlib.closing(sqlite3.connect("")) as database:
         database.executescript(
@@ -131,19 +131,19 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
 def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True) -> str:
     """A hash of all that decides what `read` yields.
 
-    Of files and packages it is the content.
+    Files and packages count by their content, a dataset of the Hub by its settings only.
 
-    Content is read once: `notes` is the folder of what files of these names, sizes and times have
-    come to. Where there is none, and it `makes` none, names, sizes and times are hashed instead:
-    nothing is prepared of these files. A dataset of the Hub counts by its name alone. Raises
-    NotHere if files or packages are missing.
+    The folder `notes` keeps each hash by the files' names, sizes and times, so that unchanged files
+    are read once. If the folder does not exist and `makes` is false, names, sizes and times are
+    hashed instead of content, because nothing was prepared from these files. Raises NotHere if
+    files or packages are missing.
     """
     if domain.sources:
         return digest([identify(part, valid_share, notes, makes) for part in domain.parts])
     files = _list_files(domain)
     settings: dict[str, Any] = {
         "format": FORMAT,
-        "python": platform.python_version() if domain.packages else None,  # it parses them
+        "python": platform.python_version() if domain.packages else None,  # it parses packages
         "domain": describe(domain, "text"),
         "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
@@ -151,7 +151,7 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         names = [name for part in domain.datasets for name in part.files]
         names += [name for name, _ in files]
         if any(map(is_csv, names)):
-            settings["csv"] = 2  # pandas read the first
+            settings["csv"] = 2  # version 1 was read by pandas
     looks = []
     for _, path in files:
         stat = path.stat()
@@ -208,9 +208,9 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
 
 
 def _read_dataset(dataset: HubDataset) -> Rows:
-    """The rows of a dataset, each with its place: records, or lines of files of JSON Lines.
+    """The rows (records, or lines of JSON Lines) of a dataset, each with its place.
 
-    CSV is read here, see `read_csv_splits`.
+    CSV is read without the library `datasets`: see `read_csv_splits`.
     """
     try:
         from datasets import load_dataset
@@ -250,11 +250,11 @@ def _read_dataset(dataset: HubDataset) -> Rows:
 
 
 def read_csv_splits(path: str, name: str | None, revision: str | None) -> dict[str, Rows]:
-    """The rows of each split of a data set of CSV; empty for a data set of another format.
+    """The rows of each split of a dataset of CSV files, or {} for a dataset of another format.
 
     The library `datasets` reads CSV by pandas, which shifts the columns of a row with too many
-    fields. Raises DataError for CSV that is packed, or that pandas is told to read in another way
-    than by its separator.
+    fields. Raises DataError if a file's name is not that of CSV (see `is_csv`), or if the dataset
+    sets more options of pandas than a separator of one character.
     """
     from datasets import load_dataset_builder
 
@@ -283,7 +283,7 @@ def read_csv_splits(path: str, name: str | None, revision: str | None) -> dict[s
 
 
 def _read_csv_files(patterns: Sequence[str], separator: str) -> Rows:
-    """The rows of files that patterns stand for, of this machine or of the Hub."""
+    """The rows of the files that match patterns, on this machine or on the Hub."""
     import fsspec
 
     files = fsspec.open_files(patterns, "rb", compression="infer")

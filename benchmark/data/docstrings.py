@@ -22,10 +22,10 @@ from benchmark.data.documents import TORN, Document, NotHere, cut, refuse
 from benchmark.interpreters import standing_in_code
 
 SHORTEST = 200  # characters
-MODULES = 400  # of a package for each process: a small one is read before another process starts
+MODULES = 400  # per process: a small package is read before a second process has started
 STDLIB = "stdlib"
 TEST_FOLDERS = {"test", "tests", "idle_test"}
-# where statements stand in statements, in their order
+# the fields of a statement that contain statements, in their order in the source
 BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Documents = tuple[Document, ...]
@@ -35,11 +35,11 @@ Documents = tuple[Document, ...]
 def read_package(package: str) -> tuple[Documents, Mapping[str, int]]:
     """Docstrings of the modules, classes and functions of an installed package.
 
-    Returns also how many were skipped, by reason. `package` is a top-level name, "stdlib" for
-    Python's own library. Remembered, because parsing takes up to half a minute of a core and the
-    text is a few megabytes. Raises DataError if the package is not installed.
+    Also returns how many were skipped, by reason. `package` is a top-level name, or "stdlib" for
+    Python's own library. The result is cached, because parsing takes up to half a minute on one
+    core and the text is only a few megabytes. Raises DataError if the package is not installed.
     """
-    import joblib  # a plan of runs waits for nothing
+    import joblib  # here, because it is slow and a plan of runs does not need it
 
     files = find_modules(package)
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
@@ -80,7 +80,7 @@ def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]
 
 
 def read_versions(packages: Collection[str]) -> dict[str, str]:
-    """The versions of the distributions of packages."""
+    """The versions of the distributions that contain `packages`, by distribution."""
     versions: dict[str, str] = {}
     if STDLIB in packages:
         versions["python"] = platform.python_version()
@@ -149,7 +149,7 @@ def find_modules(package: str) -> Sequence[tuple[Path, str]]:
 def _find_roots(package: str) -> list[Path]:
     if package == STDLIB:
         return [Path(sysconfig.get_paths()["stdlib"])]
-    # only a top-level name is found without importing anything
+    # for a dotted name, `find_spec` would import the parent package
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None:
         raise NotHere(

@@ -1,6 +1,6 @@
-"""Documents, and the files that they stand in.
+"""Documents, and the files that they are read from.
 
-They are lines of JSON, plain text or tables, packed or as they are.
+Files are JSON Lines, plain text or tables, packed or not.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from typing import IO, Any, Generic, Literal, NoReturn, TypeVar
 from benchmark.errors import UserError
 from benchmark.settings.texts import Domain, OnError, TextField
 
-# characters; longer ones are cut, so that one file can hold a whole corpus
+# characters. Longer documents are cut, so that one file can hold a whole corpus
 LONGEST_DOCUMENT = 100_000
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
-PIECE = 2000  # characters, held out of a text that is one document
-LONGEST_PAGE = 10 * PIECE  # of a file without blank lines
+# characters: at most so many in a piece of one of few documents, at least so many in a page
+PIECE = 2000
+LONGEST_PAGE = 10 * PIECE  # if no blank line comes earlier
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
-FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
+FEW_DOCUMENTS = 20  # with fewer for validation, perplexity depends on which they are
 CHUNK = 2**18  # characters read at once
-# the kinds of files, by the ends of their names
+# kinds of files, by file name extension
 DOCUMENTS = (".jsonl", ".txt")
 TABLES = (".json", ".csv", ".parquet")
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
-# why something in a folder is no text
+# why tables in a folder are skipped
 TABLE = f"table ({', '.join(TABLES)}) beside documents"
-NAMED = 10  # texts that are broken are named in what was skipped, so many of them
+NAMED = 10  # at most so many broken texts are named in `skipped`
 BROKEN = "broken:"
-NULS = 0.25  # share of a text: ASCII in UTF-16 has twice as many
+NULS = 0.25  # a text with a larger share is an error: ASCII in UTF-16 has 0.5
 CONVERT = "convert the file, e.g. with iconv"
 ROWS = 256  # of a table that are in memory at once
-csv.field_size_limit(2**31 - 1)  # bytes; else a column of 128 KiB is an error
+csv.field_size_limit(2**31 - 1)  # by default a field of over 131,072 characters is an error
 
 
 class DataError(UserError):
-    """Text that cannot be used as it is. The message says which, where and the cure."""
+    """Text that cannot be used as it is. The message names the text, the place and the cure."""
 
 
 class NotHere(DataError):
@@ -59,9 +60,9 @@ class NotHere(DataError):
 
 
 class BrokenText(DataError):
-    """A document that is none.
+    """A row or a file that cannot be read as a document.
 
-    `place` says where it stands. Domains with `on_error = "skip"` go on after it.
+    `place` says where it stands. A domain with `on_error = "skip"` leaves it out.
     """
 
     def __init__(self, place: str, problem: str) -> None:
@@ -71,9 +72,9 @@ class BrokenText(DataError):
 
 @contextmanager
 def name_source_in_errors(source: str) -> Iterator[None]:
-    """Turn whatever libraries raise over text from a network into a DataError that names it.
+    """Turn any error of a library that reads text from a network into a DataError with `source`.
 
-    They raise in the middle of a text, too, and do not say what that may be.
+    Such libraries also raise in the middle of a text, and do not document which errors.
     """
     try:
         yield
@@ -88,7 +89,7 @@ def name_source_in_errors(source: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RowFields:
-    """Which fields of a record hold its text, and what it was cut from."""
+    """The fields of a record that hold its text, and what the text was cut from."""
 
     text: TextField = "text"
     source: str = ""
@@ -98,7 +99,7 @@ class RowFields:
         return [*texts, *filter(None, [self.source])]
 
 
-Half = Literal["train", "valid", ""]  # of a domain's text; "" is not known yet
+Half = Literal["train", "valid", ""]  # of a domain's text. "" is not known yet
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,9 @@ class Document:
     """A text, and where it stands.
 
     `source` is what it was cut from: "pandas.core.frame:DataFrame.join", "FILE:LINE", "DATASET:ROW"
-    or what the record says in `source_field`. `decides` is a fingerprint of that, by which all of
-    it is in one split. 0 is not known.
+    or what the record says in `source_field`. `decides` is the fingerprint that decides the split,
+    the same for documents that were cut from one text or have the same `source_field`. 0 is not
+    known yet.
     """
 
     text: str
@@ -117,9 +119,9 @@ class Document:
 
 
 def make_fingerprint(text: str) -> int:
-    """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks.
+    """64 bits of the sha256 of a text, ignoring case, Unicode form and kinds of white space.
 
-    Copies have the same.
+    Copies have the same fingerprint.
     """
     words = unicodedata.normalize("NFKC", text).casefold().split()
     plain = " ".join(words).encode(errors="surrogatepass")
@@ -129,7 +131,7 @@ def make_fingerprint(text: str) -> int:
 def cut(text: str, longest: int = 0) -> list[str]:
     """`text` in pieces of at most `longest` or LONGEST_DOCUMENT characters.
 
-    Each goes to the end of a line, else a word.
+    Each ends with a line if possible, else with a word.
     """
     longest = longest or LONGEST_DOCUMENT
     pieces = []
@@ -147,9 +149,9 @@ def cut(text: str, longest: int = 0) -> list[str]:
 
 
 def cut_in_pages(text: str) -> list[str]:
-    """`text` in pieces to the first blank line after PIECE characters.
+    """`text` in pieces, each to the first blank line after PIECE characters.
 
-    Where that is far, a piece ends at a line or a word.
+    If that makes a piece longer than LONGEST_PAGE, it is cut at a line or a word.
     """
     pages = []
     start = 0
@@ -160,9 +162,9 @@ def cut_in_pages(text: str) -> list[str]:
 
 
 def find_text(record: Any, text_field: TextField, place: str) -> str:
-    """The text of a record, or of several of its fields with a blank line between.
+    """The text of a record, or of several of its fields with a blank line between them.
 
-    Null counts as blank.
+    Null counts as an empty text. Raises BrokenText.
     """
     texts = []
     for field in [text_field] if isinstance(text_field, str) else text_field:
@@ -178,7 +180,7 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
 
 
 def find_source(record: Mapping[str, Any], source_field: str, place: str) -> str:
-    """What a record was cut from. One that does not say it, by null or a blank, is alone."""
+    """What a record was cut from, or its own `place` if the field is null or empty."""
     value = _find_value(record, source_field, place, "source_field")
     if value is None or value == "":
         return place
@@ -186,7 +188,7 @@ def find_source(record: Mapping[str, Any], source_field: str, place: str) -> str
 
 
 def _find_value(record: Any, field: str, place: str, setting: str) -> Any:
-    """The value of a record's field, also of one inside another. Raises BrokenText."""
+    """The value of a record's field, or of a nested one such as "meta.body". Raises BrokenText."""
     if not isinstance(record, Mapping):
         raise BrokenText(
             place,
@@ -209,9 +211,9 @@ Item = TypeVar("Item")
 
 
 class Sample(Generic[Item]):
-    """Of all items that are added those with the smallest hashes, until `size` is full.
+    """A repeatable sample of the items that are added, in one pass.
 
-    It is repeatable, and takes one pass.
+    It keeps the items with the smallest hashes, as many as are needed to reach `size` in all.
     """
 
     def __init__(self, size: int) -> None:
@@ -235,13 +237,13 @@ class Sample(Generic[Item]):
 
 
 def find_kind(path: Path) -> str:
-    """The format of a file, by its name, or "" for one that holds no text."""
+    """The format of a file by its name, or "" if the name has no known extension."""
     name = _remove_packing(path.name)
     return next((kind for kind in (*DOCUMENTS, *TABLES) if name.endswith(kind)), "")
 
 
 def is_csv(file: str) -> bool:
-    """Whether a file is a table whose fields commas, tabs or the like separate, by its name."""
+    """Whether a file's name is that of a CSV or TSV table, packed or not."""
     return _remove_packing(file).endswith((".csv", ".tsv"))
 
 
@@ -255,8 +257,8 @@ def _remove_packing(file: str) -> str:
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted.
 
-    Of a folder, files of other formats and tables beside documents are skipped and counted. Raises
-    DataError where there are none.
+    In a folder, files of other formats, and tables beside documents, are skipped and counted.
+    Raises NotHere if no file is left, and DataError if a named or matched file has another format.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
@@ -282,7 +284,7 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
 
 
 def _select_files(candidates: list[Path], skipped: Counter[str]) -> list[Path]:
-    """The documents of a folder, or its tables where it has no documents.
+    """The documents of a folder, or its tables if it has no documents.
 
     Other files are counted.
     """
@@ -298,13 +300,13 @@ def _select_files(candidates: list[Path], skipped: Counter[str]) -> list[Path]:
 def refuse(error: OSError) -> NoReturn:
     """Raise the error.
 
-    `os.walk` without this skips a folder that cannot be read, and its text would be missing.
+    Without this, `os.walk` skips a folder that cannot be read, and its text would be missing.
     """
     raise error
 
 
 def walk_folder(folder: Path) -> Iterator[Path]:
-    """The files in a folder and in those inside it, but hidden ones.
+    """The files in a folder and its subfolders, without hidden ones.
 
     Links to folders are followed, and each folder is entered once.
     """
@@ -325,9 +327,9 @@ def walk_folder(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-# What stands in a file
+# The rows of a file
 
-# a line of JSON, a text, a record, or why a record is none
+# a line of JSON, a text, a record, or why it is broken
 Row = bytes | str | Mapping[str, Any] | BrokenText
 Rows = Iterator[tuple[str, Row]]  # each with its place
 
@@ -335,7 +337,7 @@ Rows = Iterator[tuple[str, Row]]  # each with its place
 def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a file.
 
-    Raises DataError, which names the line, for bytes that are no text.
+    Raises DataError with the place of what cannot be read and is not to be skipped.
     """
     empty = True
     fields = RowFields(domain.text_field, domain.source_field)
@@ -352,7 +354,7 @@ def parse_rows(
 ) -> Iterator[Document]:
     """The documents of rows, each with its place.
 
-    With "skip" broken ones are left out, counted and named.
+    With "skip", broken rows are left out, counted and named. With "stop", they raise DataError.
     """
     while True:
         try:
@@ -375,7 +377,7 @@ def parse_rows(
 
 
 def parse_row(row: Row, fields: RowFields, place: str) -> Iterator[Document]:
-    """The text of a row, in pieces where it is long. Raises BrokenText."""
+    """The text of a row, in pieces if it is long. Raises BrokenText."""
     if isinstance(row, BrokenText):
         raise row
     if isinstance(row, bytes):
@@ -409,7 +411,7 @@ def read_rows(path: Path, fields: RowFields, cut_at_blank_lines: bool = False) -
         if kind == ".txt":
             cuts = cut_in_pages if cut_at_blank_lines else cut
             for number, piece in enumerate(_cut_file(path, file, cuts), 1):
-                # parts between blank lines are documents by themselves
+                # parts between blank lines are documents with places of their own
                 yield f"{path}, part {number}" if cut_at_blank_lines else str(path), piece
         elif kind == ".csv":
             yield from read_csv(path, file)
@@ -443,9 +445,9 @@ def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> 
 
 
 def read_csv(path: Path | str, file: IO[bytes], separator: str = ",") -> Rows:
-    """The rows of a table by its header, as RFC 4180 says, each with its file and line.
+    """The rows of a CSV table (RFC 4180) as records by its header, each with its file and line.
 
-    One with more or fewer fields is broken. Raises DataError.
+    A row with more or fewer fields than the header is broken. Raises DataError.
     """
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.reader(text, delimiter=separator, strict=True)
@@ -456,7 +458,7 @@ def read_csv(path: Path | str, file: IO[bytes], separator: str = ",") -> Rows:
                     continue  # a blank line
                 place = f"{path}:{rows.line_num}"
                 if len(fields) != len(names):
-                    # a separator in the text that no quotes enclose, or a row that is cut off
+                    # the text has a separator outside quotes, or the row is cut off
                     yield (
                         place,
                         BrokenText(
@@ -467,7 +469,7 @@ def read_csv(path: Path | str, file: IO[bytes], separator: str = ",") -> Rows:
                     )
                 else:
                     yield place, dict(zip(names, fields, strict=True))
-        except csv.Error as error:  # where the next row begins is not known, so none can be skipped
+        except csv.Error as error:  # the next row's beginning is unknown, so none can be skipped
             raise DataError(
                 f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says"
             ) from None
@@ -476,7 +478,7 @@ def read_csv(path: Path | str, file: IO[bytes], separator: str = ",") -> Rows:
 
 
 def _read_array(path: Path, file: IO[bytes]) -> Rows:
-    """The records of a file of JSON that is one array, which is in memory as a whole."""
+    """The records of a JSON file with one array, which is read into memory as a whole."""
     try:
         items = parse_line(file.read(), str(path), '{"text": ...}')
     except BrokenText as error:
@@ -509,7 +511,7 @@ def _read_parquet(path: Path, fields: RowFields) -> Rows:
 def parse_line(line: bytes, place: str, example: str) -> Any:
     """The object in a line of JSON.
 
-    Raises BrokenText for another, with an `example` of what it should be.
+    Raises BrokenText for a line that is not JSON, with an `example` of a right line.
     """
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
@@ -523,7 +525,7 @@ def parse_line(line: bytes, place: str, example: str) -> Any:
 
 
 def _parse_integer(digits: str) -> int | float:
-    """Python makes no integer of more than 4,300 digits, which nobody reads here."""
+    """An integer, or a float if it has over 4,300 digits, which Python refuses and nothing uses."""
     if len(digits) < 4300:
         return int(digits)
     return float(digits)
