@@ -1,4 +1,4 @@
-"""The corpus of a run, as its settings say, and what is known of its texts without any work."""
+"""The corpus of a run by its settings, and what is known of its texts without preparing any."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def prepare_corpus(
     makes: bool = True,
     waits: bool = True,
 ) -> Corpus:
-    """The run's corpus, of which missing texts are tokenised.
+    """The run's corpus, after missing texts were tokenised.
 
-    Its validation text lacks near copies of training text, see `decontaminate`. `check`: hold all
-    ids against their checksums first, which raises DamagedFile. Raises else what `prepare` does.
+    Its validation text lacks near copies of training text, see `decontaminate`. `check`: first
+    compare all ids with their checksums, or raise DamagedFile. Also raises what `prepare` raises.
     """
     if is_start_gone(config):
         raise NotHere(f"model.start {config.model.start!r} is gone: restore it from a copy")
@@ -72,9 +72,9 @@ def is_start_gone(config: RunConfig) -> bool:
 
 
 def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
-    """The run's corpus if it needs no work.
+    """The run's corpus if all of it is prepared, else None.
 
-    Its ids are not read, and nothing is made.
+    Training ids are not read, and nothing is made.
     """
     try:
         return prepare_corpus(config, store, check=False, makes=False)
@@ -83,7 +83,7 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
 
 
 def find_texts(config: RunConfig, store: Store) -> Texts:
-    """The keys and sizes of a run's texts, where all of them are tokenised."""
+    """The keys and sizes of a run's texts if all are tokenised, else an empty answer."""
     try:
         prepared = find_prepared_corpus(config, store)
     except NotHere as error:
@@ -100,10 +100,10 @@ def find_texts(config: RunConfig, store: Store) -> Texts:
 
 
 def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
-    """By name the keys of the domains that are prepared, up to the first that is not.
+    """The keys, by name, of the domains that are prepared, up to the first that is not.
 
-    Those of the replayed text are among them. Empty where the tokenizer or the replayed text is not
-    prepared: then no stage is known.
+    The replayed text's key is included. If the tokenizer or the replayed text is not prepared, the
+    result is empty, because then no stage's key is known.
     """
     place = Place(store.data, makes=False)
     data = config.data
@@ -132,12 +132,12 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
 
 
 def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
-    """The run's texts that are on this machine, by name, each with the keys of its preparations.
+    """The run's texts that are on this machine, by name, each with its keys.
 
-    It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is
-    here once prepared.
+    A text has one key per tokenizer here with which it is prepared. A source of a mixed text is a
+    text, too. A mixed text, or one of the Hub, is here only if it is prepared.
     """
-    if is_start_gone(config):  # its tokenizer, too: nothing can be known of any text
+    if is_start_gone(config):  # so is its tokenizer: nothing can be known of any text
         return {}
     place = Place(store.data, makes=False)
     text_tokenizers = _find_tokenizers(config, store, place)
@@ -174,13 +174,12 @@ def _find_tokenizers(config: RunConfig, store: Store, place: Place) -> list[Text
         files = sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
         return [load_trained(file.parent) for file in files]
     except DataError:
-        # without its tokenizer nobody can tell whether a text that is here is the one that was
-        # trained on
+        # without the tokenizer, a text here cannot be compared with the one that was trained on
         return []
 
 
 def hash_texts(config: RunConfig) -> str:
-    """A hash of what a corpus is made from, and of where that lies."""
+    """A hash of the settings that decide a corpus, and of where its files lie."""
     names = [text.name for text in (*config.domains, *config.probes)]
     return digest([names, describe(config, "text", "place")])
 
@@ -188,7 +187,7 @@ def hash_texts(config: RunConfig) -> str:
 def plan_text_keys(config: RunConfig) -> list[str]:
     """A stand-in for the key of each text that is learned, before it is tokenised.
 
-    Two of them are equal where the real ones are.
+    Texts with equal settings have equal stand-ins, as they will have equal keys.
     """
     tokenizer = describe(config.tokenizer, "text", "place")
     data = describe(config.data, "text")
@@ -199,7 +198,7 @@ def plan_text_keys(config: RunConfig) -> list[str]:
 
 
 def list_validation_keys(prepared: Corpus, config: RunConfig) -> dict[str, set[str]]:
-    """By domain and probe the key of its validation text for decoders, and for masked models."""
+    """By domain and probe, the keys of its validation text for causal and for masked models."""
     places = config.places or range(len(config.domains))
     keys = {}
     for index, text in enumerate((*prepared.domains, *prepared.probes)):
@@ -210,7 +209,7 @@ def list_validation_keys(prepared: Corpus, config: RunConfig) -> dict[str, set[s
 
 
 def make_text_finder(store: Store) -> TextFinder:
-    """What is known of the texts of runs below a folder of `--runs`."""
+    """The finder of what is known of runs' texts, in one folder of `--runs`."""
     return TextFinder(
         find=_look_once(find_texts, store),
         find_first_keys=_look_once(find_first_keys, store),
@@ -221,7 +220,7 @@ def make_text_finder(store: Store) -> TextFinder:
 def _look_once(
     find: Callable[[RunConfig, Store], Found], store: Store
 ) -> Callable[[RunConfig], Found]:
-    """The function with its store. A text that several runs have is looked at once."""
+    """`find` with its store and a cache, so that a text of several runs is looked up once."""
     answers: dict[str, Found] = {}  # by what the texts are made from
 
     def look(config: RunConfig) -> Found:

@@ -1,6 +1,6 @@
 """Random numbers that are hashes of counters, and the blocks of text that they draw.
 
-They have no state, and are the same whoever asks for them. No torch here.
+They have no state: the same counters give the same numbers in any process. No torch here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STEP = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
 WORD = 2**64 - 1
-CHOOSES = 7  # apart are the numbers that choose a row's source
-PART = 512  # rows are shuffled so many at a time, as a few of them take as long
+CHOOSES = 7  # counter of the numbers that choose a row's source, and of no others
+PART = 512  # rows are shuffled so many at a time, because fewer would take as long
 
 
 def draw_bits(*counters: ArrayLike) -> Bits:
@@ -35,7 +35,7 @@ def draw_bits(*counters: ArrayLike) -> Bits:
     """
     numbers: list[Any] = list(takewhile(lambda counter: isinstance(counter, int), counters))
     mixed = STEP
-    # for plain numbers, the same for all, numpy would take five times as long
+    # numpy would take five times as long for plain integers, such as the first counters
     for number in numbers:
         mixed = (mixed + number * STEP) & WORD
         mixed = (mixed ^ (mixed >> 30)) * FIRST & WORD
@@ -62,9 +62,9 @@ def draw_uniform(*counters: ArrayLike) -> Floats:
 def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
     """The images of `indices` under a random permutation of range(size) that is never written out.
 
-    Four rounds of a Feistel network on the next even number of bits, walked until the image lies in
-    the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not
-    grow with the corpus.
+    A Feistel network of four rounds on the next even number of bits is repeated until the image
+    lies in the range (cycle walking, Black and Rogaway 2002, "Ciphers with arbitrary finite
+    domains"). So memory does not grow with the corpus.
     """
     width = max(size - 1, 1).bit_length()
     half = np.uint64(max(1, (width + 1) // 2))
@@ -87,7 +87,7 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
 
 @lru_cache(maxsize=64)
 def _order_blocks(part: int, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks that the PART rows from `part` * PART on come from, in epochs of `size` blocks."""
+    """The blocks of PART rows, from row `part` * PART on, in epochs of `size` blocks."""
     start = part * PART
     rows = np.arange(start, start + PART)
     epochs, places = np.divmod(rows, size)
@@ -99,9 +99,9 @@ def _order_blocks(part: int, size: int, key: tuple[int, ...]) -> Integers:
 
 
 def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks of rows that are counted since a phase began.
+    """The blocks of rows, whose `numbers` count from the beginning of a phase.
 
-    Each of `size` blocks comes once an epoch.
+    Each of `size` blocks comes once per epoch.
     """
     parts, places = np.divmod(numbers, PART)
     blocks = np.empty(len(numbers), dtype=np.int64)
@@ -122,9 +122,9 @@ def weigh(sources: Sequence[WeightedText]) -> Floats:
 class DomainBlocks:
     """The order of rows of a domain's training text, cut into blocks of `length` tokens.
 
-    A mixed domain is its sources one after the other. A block that two of them share is nobody's.
-    `memory`: so many blocks are remembered, of each source by its weight, or all of it where that
-    is less. `key` draws them.
+    A mixed domain is its sources one after the other. A block with text of two sources is never
+    drawn. The memory has `memory` blocks, shared among the sources by weight. Of a smaller source
+    it has all blocks. `key` draws them.
 
     Raises ConfigError for a source that holds no block.
     """
@@ -139,7 +139,7 @@ class DomainBlocks:
             sizes = text.info["parts"]
         ends = np.cumsum(sizes)
         starts = np.concatenate([[0], ends[:-1]])
-        self._first = -(-starts // length)  # block of each source
+        self._first = -(-starts // length)  # first block of each source
         self._blocks = ends // length - self._first
         if self._blocks.min() < 1:
             number = int(self._blocks.argmin()) + 1
@@ -152,7 +152,7 @@ class DomainBlocks:
         self._sizes = sizes_in_memory.astype(np.int64)
 
     def draw(self, numbers: Integers, key: tuple[int, ...]) -> Integers:
-        """The blocks of new rows, which `numbers` count."""
+        """The blocks of new rows, whose `numbers` count from the beginning of a phase."""
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)
         ends = np.cumsum(self._shares)
@@ -167,11 +167,11 @@ class DomainBlocks:
         return blocks
 
     def remember(self, uniform: Floats) -> Integers:
-        """The blocks of memory rows by numbers that are uniform in [0, 1)."""
+        """The blocks of rows from the memory, by numbers that are uniform in [0, 1)."""
         ends = np.cumsum(self._shares)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         starts = (ends - self._shares)[row_sources]
-        shares = (uniform - starts) / self._shares[row_sources]  # of the source's memory
+        shares = (uniform - starts) / self._shares[row_sources]  # place in the source's memory
         sizes = self._sizes[row_sources]
         offsets = np.minimum((shares * sizes).astype(np.int64), sizes - 1)
         first_places = np.cumsum(self._sizes) - self._sizes
@@ -181,7 +181,7 @@ class DomainBlocks:
 
     @cached_property
     def _memory(self) -> Integers:
-        """The blocks of its memory: of each source the first of a shuffle."""
+        """The blocks of the memory: for each source, the first of a shuffle."""
         memory: list[Integers] = []
         sources = zip(self._first, self._sizes, self._blocks, strict=True)
         for source, (first, size, blocks) in enumerate(sources):

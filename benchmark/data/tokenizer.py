@@ -31,10 +31,10 @@ EOS = 2
 MASK = 3
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<mask>")
 """Token of each special id."""
-UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
+UNUSED = "<unused:"  # prefix of the tokens of rows without a token in a published tokenizer
 BATCH = 128  # documents that a thread tokenises at once
 THREADS = min(os.cpu_count() or 1, 8)
-# threads of the library's own stay, and a process that is forked later hangs or warns
+# the library's own threads would stay, and a process that is forked later would hang or warn
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
@@ -78,7 +78,7 @@ class Vocabulary:
 class TextTokenizer:
     """A tokenizer of text.
 
-    It has its rows of the vocabulary, its special tokens, and a hash of all that decides ids.
+    `vocabulary` is the number of rows for its ids, `key` a hash of all that decides ids.
     """
 
     bpe: Tokenizer
@@ -88,7 +88,7 @@ class TextTokenizer:
 
     @classmethod
     def wrap(cls, bpe: Tokenizer) -> TextTokenizer:
-        """One with our layout of ids."""
+        """A tokenizer with our layout of ids."""
         return cls(bpe, bpe.get_vocab_size(), Special(), hash_tokenizer(bpe))
 
     @property
@@ -114,7 +114,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def load_bpe(folder: Path) -> Tokenizer:
-    """GPT-2's kind of vocab.json and merges.txt, with our special tokens before its entries.
+    """The byte-level BPE of vocab.json and merges.txt, as GPT-2 has them, after our special tokens.
 
     So GPT-2's ids are shifted by 4. `<|endoftext|>` stays as a row that no text uses. Raises
     DataError.
@@ -154,20 +154,20 @@ def _make_byte_level(model: models.BPE) -> Tokenizer:
 
 
 def set_plain_encoding(bpe: Tokenizer) -> None:
-    """Have a saved tokenizer cut whole texts, always alike, and fill none.
+    """Make a saved tokenizer encode whole texts, always in the same way, without padding.
 
-    A unigram model draws among ways to cut only where its `alpha` is set, which no file holds.
+    A unigram model samples only if its `alpha` is set, which no file stores.
     """
     bpe.no_truncation()
     bpe.no_padding()
     if isinstance(bpe.model, models.BPE):
-        bpe.model.dropout = None  # it draws which merges to leave out, for training
+        bpe.model.dropout = None  # a regulariser of training that leaves out random merges
 
 
 def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text alone, without special tokens.
+    """The ids of each text, without special tokens.
 
-    Raises DataError where the tokenizer's pattern gives up.
+    Raises DataError if the library panics, e.g. because the tokenizer's pattern gives up.
     """
     try:
         encodings = bpe.encode_batch_fast(texts, add_special_tokens=False)
@@ -187,10 +187,10 @@ def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 def encode_documents(
     tokenizer: TextTokenizer, documents: Iterable[Document], written: int = 0
 ) -> Iterator[tuple[Document, Ids]]:
-    """Documents in their order, with their ids and `</s>`.
+    """Documents in their order, each with its ids and `</s>`.
 
-    The library holds no lock while it works in a thread. The documents for training among the first
-    `written` get no ids.
+    Threads encode in parallel, because the library releases Python's lock. Training documents among
+    the first `written` get no ids.
     """
 
     def encode(batch: list[tuple[int, Document]]) -> list[tuple[Document, Ids]]:
@@ -229,12 +229,12 @@ def hash_tokenizer(bpe: Tokenizer) -> str:
 def load_tokenizer(folder: Path) -> TextTokenizer:
     """The tokenizer in a Hugging Face folder.
 
-    A document begins with its `bos` or `cls` token, or where there is none with what ends one, and
-    ends with its `eos` or `sep` token. Raises DataError when it has no such token, is not a fast
-    one, or has more ids than the model rows.
+    A document ends with its `eos` token, else with `sep`. A row begins with `bos`, else `cls`, else
+    the token that ends a document. Raises DataError if no token ends a document, if the tokenizer
+    is not a fast one, or if it has ids that the model has no row for.
     """
     try:
-        # it brings torch, 200 MB that tokenising can do without
+        # here, because it imports torch, 200 MB that tokenising does not need
         from transformers import AutoTokenizer
 
         wrapped: Any = AutoTokenizer.from_pretrained(
@@ -272,15 +272,15 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     special = Special(bos, pad, eos, mask)
     decisive = [json.loads(bpe.to_str()), rows, vars(special)]
     if mask >= 0 and largest + 1 < rows:
-        # stages once drew from all rows: they are others
+        # such models once drew from all rows: their stages need another key
         decisive.append("masked models draw random tokens from the tokenizer's ids")
     return TextTokenizer(bpe, rows, special, digest(decisive))
 
 
 def _drop_tokens_without_row(bpe: Tokenizer, rows: int, used: set[int | None]) -> Tokenizer:
-    """The tokenizer without added tokens that the model has no row for, but those that are used.
+    """The tokenizer without added tokens that have no row in the model, unless they are `used`.
 
-    The tokenizer of Gemma 3 has a token for images, of which models of text alone have no row.
+    Gemma 3's tokenizer has a token for images, but its text-only models have no row for it.
     """
     content = json.loads(bpe.to_str())
     kept = []

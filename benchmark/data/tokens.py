@@ -6,11 +6,11 @@ A folder of prepared data holds
     tokenizers/<identity>/tokenizer.json
     domains/<identity>/train.bin, valid.bin, info.json
 
-each with checksums.json beside. Whoever reads the files compares it.
+and checksums.json in each <identity>, which is compared when the files are read.
 
-An identity hashes what the content is made from: settings, and the content of files, which is only
-read where a file's name, size or time is new. The `key`s inside hash the content itself. Runs are
-known by them, so a corpus that moved to another folder keeps its runs.
+An identity hashes what the content is made from: settings, and the content of files. A file is read
+again only if its name, size or time is new. The `key` in info.json hashes the content itself. Runs
+are identified by keys, so a corpus that moved to another folder keeps its runs.
 """
 
 from __future__ import annotations
@@ -61,37 +61,37 @@ from benchmark.settings.suite import Data
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.settings.texts import Domain, WeightedText
 
-FORMAT = 1  # raised when the same text comes to mean other tokens
-DOMAIN_FORMAT = 2  # raised when the files of a domain come to hold something else
-MEASURE = 2  # raised when the perplexity of the same validation text comes to mean something else
-PROBES = 2**32  # where the numbers of their masks begin
+FORMAT = 1  # increased when a change makes other tokens from the same text
+DOMAIN_FORMAT = 2  # increased when a change makes other content of a domain's files
+MEASURE = 2  # increased when a change gives the same validation text another perplexity
+PROBES = 2**32  # their mask numbers begin here
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
-SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a domain
+SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a mixed domain
 BEYOND = "over the validation limit"  # why a document is left out
-# of a domain: documents that were read, a hash of their text, and bytes of train.bin
+# the checkpoint before any text: documents read, a hash of their text, and bytes of train.bin
 NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
 Say = Callable[[str], None]
 
 
 class DomainInfo(TypedDict, total=False):
-    """The settings and files that a domain's tokens were made of, as records have them."""
+    """What records have of a domain's tokens: counts, and what the tokens were made from."""
 
     documents: int
     valid_documents: int  # of these
     valid_bytes: int  # of the validation text
-    # of each validation document the number of what it was cut from, where some share that
+    # the number of each validation document's source, if some share a source
     valid_sources: list[int]
-    valid_sizes: list[int]  # bytes of each validation document, in the file alone
+    valid_sizes: list[int]  # bytes of each validation document, only in info.json
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
-    near_copies: int  # validation documents that stand in training text, where they are kept
+    near_copies: int  # validation documents that stand in training text, if they are kept
     versions: dict[str, str]  # by package
     source: dict[str, Any]
     # training tokens of each source of a mixed domain, which come one after the other
     parts: list[int]
-    keys: dict[str, str]  # of these sources, as `Corpus.keys`
+    keys: dict[str, str]  # of these sources, as in `Corpus.keys`
     unigram_perplexity: float
 
 
@@ -109,14 +109,14 @@ class DomainTokens:
     train: Ids
     valid: Ids
     info: DomainInfo
-    valid_key: str = ""  # a hash of the validation text, where that is not all of it
+    valid_key: str = ""  # a hash of the validation text, if documents were left out
     valid_sizes: tuple[int, ...] = ()  # bytes of each validation document
-    folder: Path | None = None  # where they lie, if they do
-    # of a mixed domain; `info["parts"]` says where each one's tokens end
+    folder: Path | None = None  # of the files with the ids, if there are any
+    # of a mixed domain. `info["parts"]` has the number of training tokens of each
     sources: tuple[WeightedText, ...] = ()
 
     def check(self) -> None:
-        """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
+        """Compare all ids with their checksums, once per process. Raises DamagedFile."""
         if self.folder:
             check_checksums(self.folder, describe_cure(self.folder))
 
@@ -125,7 +125,7 @@ class DomainTokens:
 class Corpus:
     """The domains of a stream as tokens.
 
-    `tokenizer` takes special tokens in a text for ordinary text.
+    `tokenizer` encodes special tokens in a text as ordinary text.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -142,9 +142,9 @@ class Corpus:
 
     @cached_property
     def token_count(self) -> int:
-        """Ids from 0 on that texts can have.
+        """The number of ids, from 0 on, that texts can have.
 
-        A published model may have rows beyond, which only fill its embedding up.
+        A published model may have more rows, which only pad its embedding.
         """
         vocabulary = self.tokenizer.get_vocab()
         ids = [
@@ -156,10 +156,7 @@ class Corpus:
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        """By name, a hash for each domain, probe and source of a mixed one.
-
-        It is of its tokens and the tokenizer's own.
-        """
+        """A hash of tokens and tokenizer for each domain, probe and source, by name."""
         texts = (*self.domains, *self.probes)
         keys = {text.name: text.key for text in texts}
         for text in texts:
@@ -168,15 +165,15 @@ class Corpus:
 
 
 class Unprepared(Exception):
-    """Something is not there that would have to be made."""
+    """Something is missing that would have to be made."""
 
 
 @dataclass(frozen=True)
 class Place:
     """A folder of prepared data, and how it is made.
 
-    `report` is told of the making, and `makes` says whether anything is made. What another process
-    makes is waited for where this one `waits`.
+    `report` gets lines of progress. `makes`: whether what is missing is made. `waits`: whether this
+    process waits for what another process makes.
     """
 
     folder: Path
@@ -185,9 +182,10 @@ class Place:
     waits: bool = True
 
     def make_once(self, kind: str, identity: str, make: Callable[[Path], None]) -> Path:
-        """A folder, filled by `make` if it is not there.
+        """A folder, filled by `make` if it does not exist.
 
-        One process makes it while others wait, all of it or nothing. Raises Stopped, and Taken.
+        One process makes it while others wait. It appears whole or not at all. Raises Unprepared if
+        it is not to be made, Stopped, and Taken.
         """
         folder = self.folder / kind / identity
         if folder.exists():
@@ -229,15 +227,16 @@ def prepare(
     makes: bool = True,
     waits: bool = True,
 ) -> Corpus:
-    """Tokenise what `folder` lacks and open it. Safe in several processes at once, and to kill.
+    """Tokenise what `folder` lacks, and open it.
 
-    `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the
-    number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and Stopped, after
-    which another call goes on. Raises Taken where another process makes something and this one does
-    not wait, and Unprepared, with nothing made, if something is not there and `makes` is false.
+    Several processes may call this at once, and any may be killed. `start`: the folder of a model
+    whose tokenizer is taken. Of existing ids only the number is read: see `DomainTokens.check`.
+    Raises DataError, DamagedFile, and Stopped, after which another call continues. Raises Taken if
+    another process makes something and `waits` is false. Raises Unprepared, and makes nothing, if
+    something is missing and `makes` is false.
     """
     place = Place(folder, progress, makes, waits)
-    # before anything is found to be missing: text that is not there is said by a dry run, too
+    # before Unprepared can be raised, so that dry runs report missing text, too
     notes = folder / "texts"
     sources = {
         text.name: corpus.identify(text, data.valid_share, notes, makes)
@@ -306,7 +305,7 @@ def _train(
 ) -> None:
     """Write tokenizer.json.
 
-    What a killed process has sampled stays: of the Hub it may be hours of reading.
+    Samples of a killed process are kept, because reading them from the Hub may have taken hours.
     """
     names = ", ".join(domain.name for domain in sampled)
     place.report(f"tokenizer: training on {names}")
@@ -385,7 +384,7 @@ def check_length(domain: DomainTokens, data: Data) -> None:
             continue
         causes = ["data.sequence_length", "data.valid_share"]
         if data.max_train_tokens:
-            # where it is reached, no more text is read for validation either
+            # once it is reached, no more text is read for validation either
             causes.append("data.max_train_tokens")
         raise DataError(
             f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
@@ -410,7 +409,7 @@ def _tokenise(
     try:
         info = write(domain, tokenizer, data, place, folder)
     except DataError:
-        if not domain.datasets:  # their text is wrong, and will be another
+        if not domain.datasets:  # once the text is corrected, what was begun is useless
             (folder / BEGUN).unlink(missing_ok=True)
         raise
     train, train_hash = _count_and_hash(folder / "train.bin", tokenizer)
@@ -429,17 +428,17 @@ def _tokenise(
 
 
 def number_documents(ids: NDArray[Any], eos: int) -> NDArray[np.int64]:
-    """The number of the document that each token is of; each document ends with `eos`."""
+    """The number of each token's document, if each document ends with `eos`."""
     ends = (ids == eos).astype(np.int64)
     numbers: NDArray[np.int64] = np.cumsum(ends) - ends
     return numbers
 
 
 def make_validation_key(text: DomainTokens, mask_number: int | None, separates: bool) -> str:
-    """A hash of a validation text as it is measured.
+    """A hash of a validation text as it is measured: of its tokens, and of its masks if it has any.
 
-    It is of its tokens, and of its masks where it has any: of their number, and of whether they
-    keep documents apart.
+    `mask_number`: see `choose_mask_number`, None without masks. `separates`: whether documents are
+    kept apart (`data.document_mask`), so that no `</s>` is masked.
     """
     parts: list[Any] = [MEASURE, text.valid_key or text.key, mask_number]
     if mask_number is not None and separates:
@@ -450,8 +449,8 @@ def make_validation_key(text: DomainTokens, mask_number: int | None, separates: 
 def choose_mask_number(name: str, index: int, places: Sequence[int]) -> int:
     """The number by which the masks of a validation text are drawn.
 
-    `index` is that of the text in the stream, after whose domains the probes come. `places` are
-    those of its domains in the suite's list. A probe's number does not depend on the stream.
+    `index` is the text's place in the stream's domains, followed by the probes. `places` are the
+    domains' places in the suite's list. A probe's number does not depend on the stream.
     """
     is_probe = index >= len(places)
     if is_probe:
@@ -462,9 +461,9 @@ def choose_mask_number(name: str, index: int, places: Sequence[int]) -> int:
 def measure_unigram_perplexity(
     train_counts: NDArray[np.int64], valid_counts: NDArray[np.int64]
 ) -> float:
-    """The perplexity of validation text by the frequencies of ids in training text, plus one each.
+    """The perplexity of validation text for a unigram model of training text, add-one smoothed.
 
-    Both are counts by id, (vocabulary,).
+    Both arguments are counts by id, (vocabulary,).
     """
     total = train_counts.sum() + len(train_counts)
     log_probs = np.log((train_counts + 1) / total)
@@ -477,7 +476,7 @@ def _join_sources(
 ) -> DomainInfo:
     """Write the ids of the sources of a mixed domain one after the other.
 
-    Each is tokenised by itself before.
+    Each source is tokenised by itself first.
     """
     parts = []
     for source in domain.parts:
@@ -513,11 +512,12 @@ def _join_sources(
 def _write_ids(
     domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
 ) -> DomainInfo:
-    """Write train.bin as the text comes, and valid.bin at the end, and say what was read.
+    """Write train.bin while text is read, and valid.bin at the end, and return what was read.
 
-    What was begun is read again, but not tokenised. Another text is begun anew. With
-    `max_train_tokens` validation ends where some tokenizer could have so many, at a token a byte
-    and two a document: it is the same for all tokenizers.
+    After an interruption, the text before the checkpoint is read again, but training text is not
+    tokenised again. If the text has changed, all is done again. With `max_train_tokens`, validation
+    text ends when a tokenizer with one token per byte and two per document would have so many. So
+    it is the same for all tokenizers.
     """
     checkpoint = NOTHING
     if (folder / BEGUN).exists():
@@ -542,7 +542,7 @@ def _write_ids(
             if document.split != "valid":
                 train_documents += 1
                 train_bytes += len(text)
-                file.write(ids[:room].tobytes())  # none of a document that was written before
+                file.write(ids[:room].tobytes())  # empty for a document that was written before
                 room -= min(room, len(ids))
             elif not domain.valid and train_bytes + 2 * train_documents >= early_end:
                 skipped[BEYOND] += 1
@@ -576,7 +576,7 @@ def _write_ids(
 
 
 def number_sources(sources: Sequence[Hashable]) -> DomainInfo:
-    """The `valid_sources` of documents, nothing where each is of a source of its own."""
+    """The `valid_sources` of documents, or nothing if each document has a source of its own."""
     numbers: dict[Hashable, int] = {}
     for source in sources:
         numbers.setdefault(source, len(numbers))
@@ -586,9 +586,9 @@ def number_sources(sources: Sequence[Hashable]) -> DomainInfo:
 
 
 def _write_checkpoint(folder: Path, file: IO[bytes], documents: int, sha256: str) -> None:
-    """Write how far train.bin has come, to go on from there."""
+    """Write how far train.bin has come, so that a later call continues from there."""
     file.flush()
-    os.fsync(file.fileno())  # all that is told of is on the disk
+    os.fsync(file.fileno())  # the checkpoint must not count bytes that are not on the disk
     state = {"documents": documents, "sha256": sha256, "bytes": file.tell()}
     write_json(folder / BEGUN, state)
 
@@ -599,7 +599,7 @@ def _write_valid(
     max_tokens: int | None,
     folder: Path,
 ) -> list[int]:
-    """Write valid.bin, of at most so many tokens, and return the bytes of each document."""
+    """Write valid.bin, of at most `max_tokens` tokens, and return the bytes of each document."""
     sizes = []
     room = max_tokens or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
@@ -617,8 +617,8 @@ def _write_valid(
 def _count_and_hash(path: Path, tokenizer: TextTokenizer) -> tuple[NDArray[np.int64], str]:
     """The counts of each id in a file, (vocabulary,), and a hash of the ids.
 
-    The hash is the same for 16 and 32 bits. The file is read in parts: pages of a mapped one would
-    count as our memory.
+    The hash is the same for ids of 16 and 32 bits. The file is read in parts, because pages of a
+    memory-mapped file would count as our memory.
     """
     counts = np.zeros(tokenizer.vocabulary, np.int64)
     ids_hash = hashlib.sha256()
