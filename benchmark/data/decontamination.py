@@ -1,6 +1,6 @@
-"""Validation text without the documents that stand in training text.
+"""Validation text without the documents that nearly stand in training text.
 
-They are left out of what is measured, never of what is trained on. So weights stay as they are.
+Only validation text loses these documents. Training text, and so weights, stay as they are.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NEAR_COPIES = "near copies of training text"  # why a validation document is lef
 
 
 def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
-    """The corpus, whose validation texts lack the documents that stand in a training text.
+    """The corpus without the validation documents that nearly stand in a training text.
 
-    It may be the training text of any domain or probe, so all rows of a suite are measured on the
-    same text. With `data.near_copies = "keep"` they stay, and `DomainInfo` has their number. Raises
-    DataError where too little is left, and else what `Place.make_once` raises.
+    Training texts are those of all domains and probes, so all rows of a suite are measured on the
+    same text. With `data.near_copies = "keep"` the documents stay, and `DomainInfo` has their
+    number. Raises DataError if too little is left, and what `Place.make_once` raises.
     """
     leaks = find_validation_leaks(corpus, place)
 
@@ -64,7 +64,7 @@ def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
 def _leave_out(
     domain: DomainTokens, copies: Sequence[int], corpus: Corpus, data: Data, place: Place
 ) -> DomainTokens:
-    """A domain without these validation documents, which are made once."""
+    """A domain without the validation documents `copies`, in files that are made once."""
     key = digest([domain.key, copies])
     make = partial(_write, domain, copies, corpus)
     folder = place.make_once("decontaminated", key, make)

@@ -1,8 +1,8 @@
-"""Validation documents, and tests of tasks, that nearly stand in training text.
+"""Validation documents, and test examples of tasks, that nearly stand in training text.
 
-That is the text of a stream, or of the task. They are looked for once.
-`copies/` in the folder of prepared data holds the answer. Near copies are documents that differ in
-a few words, so that they have long runs of words in common.
+Training text is that of a stream, or the `train` of a task. Near copies are documents that differ
+in a few words, so that they have long runs of words in common. Each search is made once, and
+`copies/` in the folder of prepared data keeps its result.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from benchmark.data.tokens import Corpus, Place, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 
-RUN = 13  # words in a row that two texts hardly have in common by chance
-NEARLY = 0.5  # of a document's runs stand in another text
-BLOCK = 2**18  # ids that are looked through at once
+RUN = 13  # words in a row, so many that two texts rarely share them by chance
+NEARLY = 0.5  # share of a document's runs in another text that makes it a near copy
+BLOCK = 2**18  # ids that are searched at once
 BLANKS = "\u0120\u010a\u0109\u010d\u2581 \t\r\n"  # how byte-level tokenizers and others write them
-END = np.uint64(1)  # of a document, in place of a word
-# of the places of letters in a word
+END = np.uint64(1)  # the end of a document, in place of a word's hash
+# factors of letters in a word's hash, by place
 POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))
-# code points of scripts that are written without blanks between words, in whole rows of 64, as the
-# first two bytes of UTF-8 tell them, so that a row holds some letters of other scripts, too
+# code points of scripts that are written without blanks between words. Ranges are whole rows of 64,
+# because the first two bytes of UTF-8 tell no more. So they include some letters of other scripts
 LONE = (
     (0x0E00, 0x0FFF),  # Thai, Lao, Tibetan
     (0x1000, 0x10BF),  # Burmese
@@ -44,13 +44,13 @@ LONE = (
     (0xFF00, 0xFFBF),  # half-width Japanese, after full-width Latin of either case
     (0x20000, 0x2FFFF),  # rarer Chinese
 )
-LEADS = (0xE0, 0xE1, *range(0xE3, 0xEB), 0xEF, 0xF0)  # the first bytes of such, and of others
+LEADS = (0xE0, 0xE1, *range(0xE3, 0xEB), 0xEF, 0xF0)  # first UTF-8 bytes of LONE, and of others
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # how tokenizers like SentencePiece's write a byte
 Hashes = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
-FORMAT = 3  # raised when other documents come to be copies
-Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
-Found = dict[str, dict[str, list[int]]]  # by domain, by text: numbers of its documents
+FORMAT = 3  # increased when a change makes other documents near copies
+Text = tuple[str, Callable[[], Ids]]  # its key, and a function that reads its ids
+Found = dict[str, dict[str, list[int]]]  # by text, by suspect: numbers of the suspect's documents
 
 
 def find_leaks(
@@ -62,7 +62,7 @@ def find_leaks(
 ) -> Found:
     """The documents of each of `suspects` that nearly stand in each of `texts`.
 
-    See `find_near_copies`. Ids come from this tokenizer, and each document is followed by `eos`.
+    See `find_near_copies`. Ids are those of the tokenizer `bpe`, with `eos` after each document.
     Raises what `Place.make_once` raises.
     """
     copies: Found = {}
@@ -88,7 +88,7 @@ def find_leaks(
 def list_training_texts(corpus: Corpus) -> dict[str, Text]:
     """The training text of each domain and probe, for `find_leaks`.
 
-    Some row may replay a probe's.
+    Probes are included because some row may replay one.
     """
     texts: dict[str, Text] = {}
     for text in (*corpus.domains, *corpus.probes):
@@ -99,7 +99,7 @@ def list_training_texts(corpus: Corpus) -> dict[str, Text]:
 def find_validation_leaks(corpus: Corpus, place: Place) -> Found:
     """The documents of validation text that nearly stand in training text.
 
-    It is the text of each domain and probe.
+    Both texts are those of all domains and probes.
     """
     suspects: dict[str, Text] = {}
     for text in (*corpus.domains, *corpus.probes):
@@ -115,11 +115,11 @@ def find_validation_leaks(corpus: Corpus, place: Place) -> Found:
 def find_near_copies(
     bpe: Tokenizer, eos: int, suspects: Sequence[NDArray[Any]], ids: NDArray[Any]
 ) -> list[list[int]]:
-    """For each array, the numbers of the documents that nearly stand in `ids` too.
+    """For each array of `suspects`, the numbers of its documents that nearly stand in `ids`.
 
-    At least NEARLY of their runs of RUN words stand in it. Neither case nor blanks count, nor how
-    the tokenizer cuts words. A document of fewer words has no run. Of scripts that are written
-    without blanks between words each letter is a word.
+    A share of at least NEARLY of such a document's runs of RUN words stands in `ids`. Case, blanks
+    and how the tokenizer cuts words do not count. A document of fewer words has no run and is never
+    among them. In scripts that are written without blanks between words, each letter is a word.
     """
     words = WordRuns(bpe, eos)
     suspect_runs = [words.hash_runs(suspect) for suspect in suspects]
@@ -150,8 +150,9 @@ def find_near_copies(
 
 
 class WordRuns:
-    """Hashes of words, put together from those of the letters in their tokens.
+    """Hashes of words and of runs of words, computed from token ids.
 
+    A word's hash is the sum of its letters' hashes, so how the tokenizer cuts it does not count.
     Letters of scripts that are written without blanks (LONE) are words by themselves.
     """
 
@@ -178,7 +179,7 @@ class WordRuns:
                 self._begins[number] = written[:1] in BLANKS
             word = written.removeprefix(prefix).strip(BLANKS)
             if has_fallback:
-                # some letters are a token, others one of each byte: all become bytes
+                # some letters are one token, others a token per byte: all become bytes
                 encoded = word.encode("latin-1") if byte else word.casefold().encode()
                 word = "".join(symbols[value] for value in encoded)
             words[number] = word
@@ -206,7 +207,7 @@ class WordRuns:
         return runs[is_inside], first_documents[is_inside]
 
     def _hash_words(self, ids: NDArray[Any]) -> Hashes:
-        """A hash of each word, and END after each document. Words of blanks alone are left out."""
+        """A hash of each word, and END after each document. Words of blanks are left out."""
         is_end = ids == self._eos
         is_begin = self._begins[ids] | is_end
         is_begin[1:] |= is_end[:-1]
@@ -214,7 +215,7 @@ class WordRuns:
         hashes = self._hashes[ids]
         counts = self._letters[ids]
         if self._characters.may_be_lone[ids].any():
-            # few texts have such letters, and character after character takes longer
+            # only for the few texts with such letters, as hashing by character takes longer
             characters, firsts = self._characters.list_of(ids)
             is_lone_begin = self._characters.find_begins(characters)
             is_lone_begin[firsts] |= is_begin
@@ -225,9 +226,9 @@ class WordRuns:
             hashes = self._characters.hashes[characters]
             counts = self._characters.letters[characters]
         starts = np.flatnonzero(is_begin)
-        letters = np.cumsum(counts) - counts  # before each token, or character, in all of `ids`
+        letters = np.cumsum(counts) - counts  # letters before each token, or character
         sizes = np.diff(starts, append=len(counts))
-        letters -= np.repeat(letters[starts], sizes)  # now in its word alone
+        letters -= np.repeat(letters[starts], sizes)  # now only those in its word
         places = np.minimum(letters, len(POWERS)) - 1
         powers = POWERS[places]
         powers[letters == 0] = 1
@@ -238,17 +239,17 @@ class WordRuns:
 
 
 def _hash_letters(word: str) -> tuple[np.uint64, int]:
-    """The hash of letters that begin a word, whatever their case, and how many they are."""
+    """The hash of letters at the beginning of a word, ignoring case, and their number."""
     codes = np.array([ord(letter) for letter in word.casefold()], np.uint64)
     hashes = codes * POWERS[: len(codes)]
     return hashes.sum(dtype=np.uint64), len(codes)
 
 
 class _Characters:
-    """The characters of tokens, or their bytes where a tokenizer is of bytes.
+    """The characters of tokens, or their bytes if the tokenizer has tokens for bytes.
 
-    Attributes, of characters: the hash of one as the first of a word, and the letters that it has.
-    Of tokens: whether one may have a part of a letter that is a word by itself.
+    `hashes` and `letters` have, for each character, its hash as the first of a word and its number
+    of letters. `may_be_lone` says for each token whether it may have a part of a letter of LONE.
     """
 
     def __init__(self, words: Mapping[int, str], size: int, has_bytes: bool) -> None:
@@ -284,7 +285,7 @@ class _Characters:
         return self._parts[places], firsts
 
     def find_begins(self, characters: Numbers) -> NDArray[np.bool_]:
-        """Whether a word begins at each character, as letters by themselves begin and end one."""
+        """Whether a word begins at each character: at a letter of LONE, and after one."""
         codes = self._codes[characters]
         is_begin = np.zeros(len(codes) + 4, bool)
         if not self._has_bytes:
@@ -293,7 +294,7 @@ class _Characters:
             is_begin[places + 1] = True
             return is_begin[: len(codes)]
         following = np.append(codes[1:], 0) & 0x3F
-        # what UTF-8's first two bytes say of a letter of three bytes, or of four
+        # what the first two bytes tell of the code point of a letter of three bytes, or of four
         of_three = (codes & 0xF) << 12 | following << 6
         of_four = (codes & 0x7) << 18 | following << 12
         for length, is_lead, values in (
