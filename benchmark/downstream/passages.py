@@ -1,9 +1,8 @@
 """Classification tasks out of documents that no model was trained on: where is a passage from?
 
-Either from a part of a package, in documentation that a domain holds out (`Domain.hold_out`), or
-from a domain of the stream, in validation text. The names of all classes are masked in all texts,
-so that nobody can read off the label. Classes are balanced, and no document gives passages to two
-splits.
+A class is a part of a package, in documentation that a domain holds out (`Domain.hold_out`), or a
+domain of the stream, in validation text. The names of all classes are masked in all texts, so that
+the label cannot be read in the text. Classes are balanced, and no document is in two splits.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from benchmark.settings.tasks import SPLITS, Docstrings, Split
 from benchmark.settings.texts import Domain
 
 MASK = "___"
-PASSAGES = 3  # of a docstring at most, so that no class is one long one
-PASSAGES_OF_DOMAIN = 20  # of a document of validation text, which may be few
-OF_DOMAINS = Docstrings(examples=1000)  # of a domain
+PASSAGES = 3  # per docstring at most, so that no class is one long docstring
+PASSAGES_OF_DOMAIN = 20  # per validation document at most: a domain may have few
+OF_DOMAINS = Docstrings(examples=1000)  # per domain
 DIVIDED = 1 / 2  # a part with more than this share of the documents is divided into its own parts
-FEWEST = 2  # passages of a class in a split
+FEWEST = 2  # passages per class and split
 SHARES: dict[Split, float] = {"train": 0.5, "dev": 0.2, "test": 0.3}
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example, its label as it was read until `tasks.check_examples` makes it a number."""
+    """One example, whose label is as it was read until `tasks.check_examples` makes it a number."""
 
     text: Any
     text_pair: Any
@@ -46,10 +45,10 @@ Splits = dict[Split, Sequence[Example]]
 
 
 def load_docstrings(task: str, options: Docstrings, domain: Domain) -> Splits:
-    """Balanced splits of passages, whose label is the dotted name of the part.
+    """Balanced splits of passages, each with the dotted name of its part as label.
 
-    Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when
-    it holds out too little for the classes asked for.
+    Raises ConfigError if the domain is not made of packages or holds nothing out, DataError if it
+    holds out too little for the classes asked for.
     """
     if not domain.packages or not domain.hold_out:
         raise ConfigError(
@@ -57,7 +56,7 @@ def load_docstrings(task: str, options: Docstrings, domain: Domain) -> Splits:
             f"pre-training, but the domain has packages = {list(domain.packages)} and "
             f"hold_out = {domain.hold_out}; set both, e.g. 0.2"
         )
-    # of the hashes that pre-training never sees: see `corpus.read`
+    # fingerprints from here on are kept from pre-training: see `corpus.read`
     least = (1 - domain.hold_out) * 2**64
     documents = []
     for document in corpus.drop_repeats(domain, Counter()):
@@ -89,7 +88,7 @@ def draw_balanced_splits(
 
 
 def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> Splits:
-    """Balanced splits of passages of validation text, whose label is the name of the domain.
+    """Balanced splits of passages of validation text, each with the name of its domain as label.
 
     Raises DataError.
     """
@@ -116,7 +115,7 @@ def _draw(
     classes: int,
     limit: int,
 ) -> Splits:
-    """The same number of passages of each class in each split, at most `limit` of a document.
+    """The same number of passages of each class in each split, at most `limit` per document.
 
     Raises DataError.
     """
@@ -148,9 +147,9 @@ def _draw(
 def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
     """The part of its package that each source is from.
 
-    It is "pandas.core" for "pandas.core.frame:DataFrame.join": the second level of a package, or
-    the first of Python's library, which has no name of its own. A part with more than half of all
-    is divided further ("pandas.core.arrays").
+    For "pandas.core.frame:DataFrame.join" it is "pandas.core", the first two levels of the module.
+    For modules of Python's library, which have no package name, it is the first level. A part with
+    more than half of all sources is divided further ("pandas.core.arrays").
     """
     modules = [_split_module(source) for source in sources]
     depth = 2
@@ -173,9 +172,9 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
 
 
 def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
-    """A pattern of the labels' components but packages' names.
+    """A pattern of the components of labels, without the packages' names.
 
-    It matches "linear_model" and "Linear model", neither "linear" alone nor "nn" in "cnn".
+    It matches "linear_model" and "Linear model", but not "linear" alone, and not "nn" in "cnn".
     """
     components = set()
     for label in labels:
@@ -200,7 +199,8 @@ def _cut_passages(
 ) -> dict[Split, list[Example]]:
     """The passages of each split, from documents of its own.
 
-    None comes twice, as `texts` holds all so far, and none has under half the length.
+    `texts` has all passages so far, so that none comes twice. Passages under half the length are
+    left out.
     """
     splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
     ends = list(accumulate(SHARES.values()))
@@ -216,7 +216,7 @@ def _cut_passages(
 
 
 def _cut_text(text: str, characters: int) -> list[str]:
-    """`text` in pieces of at most so many characters, between words where there is a space."""
+    """`text` in pieces of at most `characters`, cut between words if there is a space."""
     pieces = []
     while len(text) > characters:
         end = text.rfind(" ", 0, characters + 1)

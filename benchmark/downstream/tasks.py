@@ -47,11 +47,11 @@ from benchmark.settings.texts import Domain, HubDataset
 
 
 class NotRead(NotHere):
-    """Examples that were not looked for yet."""
+    """Examples that were not read yet."""
 
 
-FORMAT = 2  # raised when the same settings come to mean another computation
-EXAMPLES_FORMAT = 1  # raised when the same documents come to give other examples
+FORMAT = 2  # increased when a change makes the same settings compute something else
+EXAMPLES_FORMAT = 1  # increased when a change makes other examples from the same documents
 
 
 def _hash_texts(example: Example) -> tuple[int, int]:
@@ -67,10 +67,10 @@ class TaskData:
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
-    # numbers of examples of test that nearly stand in train, and in training text of the stream
+    # numbers of examples of test that nearly stand in train, or in training text of the stream
     in_train: frozenset[int] = field(default=frozenset(), kw_only=True)
     in_stream: frozenset[int] = field(default=frozenset(), kw_only=True)
-    left_out: int = field(default=0, kw_only=True)  # of test, as they stood in either
+    left_out: int = field(default=0, kw_only=True)  # examples of test, because they stood in either
 
     @cached_property
     def key(self) -> str:
@@ -83,10 +83,7 @@ class TaskData:
 
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
-        """Whether a copy, or near copy, of each example of test stands in train.
-
-        Its label does not count.
-        """
+        """Whether train has a copy, or near copy, of each example of test, with any label."""
         train_hashes = {_hash_texts(example) for example in self.train}
         return tuple(
             _hash_texts(example) in train_hashes or number in self.in_train
@@ -100,7 +97,7 @@ class TaskData:
     def leave_out_leaks(self) -> TaskData:
         """The task without the examples of test that stand in train or in the stream.
 
-        Raises DataError where no example is left.
+        Raises DataError if no example is left.
         """
         leaks = self.list_leaks()
         test = []
@@ -190,9 +187,9 @@ def _read_label(row: Example) -> str:
 
 
 def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
-    """The suite's tasks with their examples, of which those of test are marked that stand in train.
+    """The suite's tasks with their examples.
 
-    Raises DataError, ConfigError.
+    Examples of test that nearly stand in train are marked. Raises DataError, ConfigError.
     """
     share = suite.data.valid_share
     tasks = [
@@ -202,11 +199,11 @@ def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
 
 
 def mark_in_train(data: TaskData, place: Place) -> TaskData:
-    """The same, knowing which examples of test nearly stand in train.
+    """The task with marks for the examples of test that nearly stand in train.
 
-    It is looked for once.
+    The search is made once.
     """
-    letters = train_bpe([], 0)  # of the 256 bytes; how words are cut does not count
+    letters = train_bpe([], 0)  # single bytes, because how words are cut does not count
     test = partial(_encode_examples, letters, EOS, data.test)
     train = partial(_encode_examples, letters, EOS, data.train)
     suspects = {"": (data.key, test)}
@@ -230,7 +227,7 @@ def _join_texts(example: Example) -> str:
 
 
 def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, place: Place) -> list[TaskData]:
-    """The tasks, knowing which examples of test nearly stand in training text of the stream."""
+    """The tasks with marks for examples of test that nearly stand in the stream's training text."""
     bpe = corpus.tokenizer
     eos = corpus.special.eos
     suspects: dict[str, Text] = {}
@@ -250,10 +247,10 @@ def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, place: Place) -> l
 def decontaminate_tasks(
     tasks: Sequence[TaskData], config: RunConfig, store: Store
 ) -> list[TaskData]:
-    """The tasks of `load_tasks` as the models of a run's suite are scored on them.
+    """The tasks of `load_tasks`, ready to score the models of a run's suite.
 
-    Examples of test that stand in train or in training text of the stream are left out, or marked
-    where `data.near_copies` keeps them. Raises DataError.
+    Examples of test that stand in train or in training text of the stream are left out, or only
+    marked if `data.near_copies` keeps them. Raises DataError.
     """
     marked = mark_in_stream(tasks, prepare_corpus(config, store), Place(store.data))
     if config.data.near_copies == "keep":
@@ -270,10 +267,10 @@ def load_examples(
 ) -> TaskData:
     """The task's examples.
 
-    `domains` are the stream's, and `valid_share` what of them is validation text. `folder` keeps
-    those cut from docs, which take long to find, and those of the Hub, which is asked once: where a
-    task is scored there may be no network. Raises DataError, as `check_examples` does, and NotRead
-    for those that it would have to make, where it `makes` none.
+    `domains` are the stream's, and `valid_share` is their share of validation text. `folder` keeps
+    examples from documents, which take long to find, and from the Hub, because there may be no
+    network where a task is scored. Raises DataError, as `check_examples` does. Raises NotRead if
+    `makes` is false and the examples would have to be read first.
     """
     notes = folder / "texts"
     dataset = task.dataset
@@ -317,7 +314,7 @@ def _find_domain(task: Task, domains: Sequence[Domain]) -> Domain:
 
 
 def _find_examples(task: Task, domains: Sequence[Domain], valid_share: float) -> Splits:
-    """The examples of each split, from where the task says that they come from."""
+    """The examples of each split, from the source that the task names."""
     if task.docstrings is not None:
         return load_docstrings(task.name, task.docstrings, _find_domain(task, domains))
     if task.which_domain:
@@ -332,10 +329,10 @@ def _find_examples(task: Task, domains: Sequence[Domain], valid_share: float) ->
 
 
 def read_file(task: str, path: Path) -> list[Example]:
-    """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip.
+    """The examples in a file of JSON Lines of `text`, `label` and perhaps `text_pair`.
 
-    Blank lines count but say nothing. Raises DataError with file and line for another line, and for
-    a file that is missing or damaged.
+    The file may be packed. Blank lines are skipped, but count as lines. Raises DataError with file
+    and line for any other line, and for a file that is missing or damaged.
     """
     if not path.is_file():
         raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
@@ -361,7 +358,10 @@ def _parse_example(place: str, line: bytes) -> Example:
 
 
 def _read_hub(task: str, dataset: HubTask) -> Splits:
-    """The examples of a dataset of the Hub, of which no table has a row of too many fields."""
+    """The examples of a dataset of the Hub.
+
+    Raises DataError if a CSV file has a row of too many or too few fields: see `read_csv_splits`.
+    """
     try:
         from datasets import load_dataset
     except ImportError:
@@ -385,8 +385,8 @@ def _read_hub(task: str, dataset: HubTask) -> Splits:
 
 
 def _parse_rows(rows: Any, dataset: HubTask, place: str) -> list[Example]:
-    """The examples of a split of a dataset, as its library gives it."""
-    # of classes that are stored as numbers
+    """The examples of a split of a dataset, whose rows the library `datasets` has read."""
+    # of the classes, if they are stored as numbers
     names = getattr(rows.features.get(dataset.label_field), "names", None)
     examples = []
     for number, row in enumerate(rows):
@@ -401,8 +401,8 @@ def _parse_rows(rows: Any, dataset: HubTask, place: str) -> list[Example]:
 def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> float:
     """The score in 0..1, by scikit-learn.
 
-    Macro-F1 is the mean over the classes that are there or predicted. Micro-F1 over all classes of
-    a single-label task equals accuracy.
+    Macro-F1 is the mean over the classes that occur in targets or predictions. Micro-F1 over all
+    classes of a single-label task equals accuracy.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -416,13 +416,13 @@ SHOWN = 10  # labels in a message
 BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
 _LONE = "".join(f"{chr(first)}-{chr(last)}" for first, last in LONE)
-# A letter of a script without blanks between words, a word, or a mark. Words of one character
+# A letter of a script without blanks between words, a word, or a symbol. Words of one character
 # count, so that no text is without words.
 WORD = rf"[{_LONE}]|[^\W{_LONE}]+|[^\w\s]"
 
 
 def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, Any]:
-    """The fields that records have of predictions of test, whoever made them."""
+    """The fields of a record of predictions of test, the same for models and baselines."""
     metric = data.task.metric
     return {
         "task": data.task.name,
@@ -438,8 +438,8 @@ def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, A
 def find_missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
     """The names of a task's baselines that the records in `path` lack.
 
-    `key` is that of the task's examples. `window` is a hash of the part of each text that a model
-    reads. With it, only the baseline on these parts, IN_WINDOW, is looked for.
+    `key` is the key of the task's examples. `window` is a hash of the part of each text that a
+    model reads. With it, only the baseline on these parts, IN_WINDOW, is looked for.
     """
     names = (IN_WINDOW,) if window else BASELINES
     fields = (task.name, task.metric, key, window)
@@ -453,10 +453,11 @@ def find_missing_baselines(task: Task, key: str | None, path: Path, window: str 
 def record_baselines(
     tasks: Sequence[TaskData], path: Path, read: Callable[[TaskData], TaskData] | None = None
 ) -> None:
-    """Append the records that `path` lacks of what needs no pre-training.
+    """Append to `path` the records that it lacks of classifiers without pre-training.
 
-    That is the majority class, and logistic regression on word counts of whole texts, or on those
-    of what a model reads of them, as `read` says.
+    They are the majority class, and logistic regression on word counts of whole texts. With `read`,
+    only logistic regression is recorded, on the part of each text that a model reads, which `read`
+    returns.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
@@ -489,8 +490,9 @@ def _predict_by_words(data: TaskData) -> list[int]:
 def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
     """Logistic regression after scikit-learn's `steps`.
 
-    Its strength C is the one from 0.01 to 10 that is the best on dev. `inputs` of each split: what
-    the first step takes. Returns the score on dev, and the predictions of test.
+    Its C, the inverse of the regularisation's strength, is the best of 0.01, 0.1, 1 and 10 on dev.
+    `inputs` has for each split what the first step takes. Returns the score on dev, and the
+    predictions on test.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -514,11 +516,11 @@ def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tupl
 def list_wanted(
     task: Task, settings: Finetuning, has_prompts: bool, final: bool
 ) -> list[tuple[Protocol, Prompt, int]]:
-    """The ways, prompts and seeds that a model is scored with on a task.
+    """The protocols, prompts and seeds that a model is scored with on a task.
 
-    A model that was trained without prompts is scored without one. Before the last stage the prompt
-    is the right one alone: others tell something of final models (the paper's table:table5), and
-    would multiply the cost of each stage.
+    A model that was trained without prompts is scored without one. Before the last stage only the
+    right prompt is used. Other prompts are of interest for final models (the paper's table:table5),
+    and would multiply the cost of each stage.
     """
     prompts: Sequence[Prompt] = ("none",)
     if has_prompts:
@@ -536,9 +538,9 @@ def make_score_key(
     seed: int,
     protocol: Protocol = "finetune",
 ) -> str:
-    """Names a score by all that it depends on.
+    """A hash of all that a score depends on.
 
-    So it is computed once however many tables show it.
+    So a score is computed once, even if many tables show it.
     """
     purposes: tuple[Purpose, ...] = ("score",)
     if protocol == "finetune":
@@ -560,10 +562,10 @@ def make_score_key(
 def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) -> dict[str, str]:
     """The key of each task's examples that are on this machine, as `decontaminate_tasks` has them.
 
-    `configs` are the suite's runs. In an archive a key is that of the examples that they were: see
-    Ledger. It is "" where other examples were looked for here, but not these: then no score is
-    believed to be of them. A task has none where the stream that its test may stand in is not
-    prepared here.
+    `configs` are the suite's runs. In an archive, keys are those that it has recorded: see Ledger.
+    A key is "" if other examples were read here, but not these, or if these were not searched for
+    leaks yet. Then no score counts as one on them. A task has no key if its examples are not on
+    this machine, or if the stream, in which its test may stand, is not prepared here.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
@@ -590,9 +592,9 @@ def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) 
 
 
 def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store) -> dict[str, str]:
-    """The keys of tasks without the examples of test that are known to stand in training text.
+    """The keys of tasks after examples of test that stand in training text are left out.
 
-    They are "" where nobody has looked yet. There are none where the stream is not prepared.
+    Keys are "" if the search was not made yet. There are no keys if the stream is not prepared.
     """
     place = Place(store.data, makes=False)
     try:
@@ -611,10 +613,10 @@ def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store)
 def select_scores(
     suite: Suite, stage_key: str, lines: Iterable[LineOfScores], examples: Mapping[str, str]
 ) -> list[ScoreLine]:
-    """The scores of a model that are of the suite's tasks, with its settings and examples of now.
+    """The scores of a model on the suite's tasks, with the current settings and examples.
 
-    The settings are those of fine-tuning. `examples`: see `find_example_keys`. For a task that it
-    lacks, the examples of the last score count.
+    The settings are those of fine-tuning. `examples`: see `find_example_keys`. If it lacks a task,
+    the examples of the task's last score count.
     """
     tasks = {task.name: task for task in suite.tasks}
     settings = suite.finetuning
@@ -640,7 +642,7 @@ def select_scores(
 
 
 def select_tasks(suite: Suite, final: bool) -> tuple[Task, ...]:
-    """The tasks that a model is fine-tuned on: all, or none where only final ones are."""
+    """The tasks that a model is fine-tuned on: all, or none if only final models are."""
     if final or suite.finetuning.stages == "every":
         return suite.tasks
     return ()
