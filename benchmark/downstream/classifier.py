@@ -1,9 +1,8 @@
 """A checkpoint as a classifier.
 
-Ids of texts, pairs and prompts go in, and logits of classes come out.
-A prompt may be picked by a discriminator of domains, which the paper leaves to future work:
-multinomial logistic regression on the mean of the model's own token embeddings, scaled to unit
-variance, fitted to the memory.
+It maps ids of texts, pairs and prompts to logits of classes. A discriminator of domains may pick
+the prompt, which the paper leaves to future work. It is a multinomial logistic regression on the
+mean of the model's own token embeddings, scaled to unit variance, and fitted to the memory.
 
 Shapes: B sequences, T tokens per sequence, D hidden size, C classes, R texts.
 """
@@ -42,10 +41,10 @@ from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 
-MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
+MEMORY_ROWS = 2000  # per domain, to fit the discriminator
 Texts = Sequence[Sequence[int]]  # ids
 Parts = list[list[int]]  # ids of a text, or of text and pair
-# the domain of each of R texts without `<s>`, as an index of the stream
+# for each of R texts, without `<s>`, the index of its domain in the stream
 Pick = Callable[[Texts], list[int]]
 
 
@@ -61,14 +60,14 @@ class Rows:
 class SavedModel:
     """A pre-trained model in its folder, to be fine-tuned any number of times.
 
-    Each time starts from the folder.
+    Each time starts from the weights in the folder.
     """
 
     def __init__(self, folder: Path, final: bool = True) -> None:
-        """`final`: whether it has met the whole stream.
+        """`final`: whether the model has met the whole stream.
 
-        `domains` is the stream as far as it has met it. Raises ConfigError when `folder` holds no
-        model of this benchmark.
+        `domains` are the domains that it has met, in the stream's order. Raises ConfigError if
+        `folder` holds no model of this benchmark.
         """
         self.folder = Path(folder)
         check_files(self.folder)
@@ -85,10 +84,10 @@ class SavedModel:
         architecture = architectures.find(self.config.model_type)
         self.length = architecture.count_positions(self.config)
         for column in self.folder.glob("column_*"):
-            # PNN's first may be a published model, with more positions than those it made
+            # PNN's first column may be a published model, with more positions than the others
             config = AutoConfig.from_pretrained(column, local_files_only=True)
             self.length = min(self.length, architecture.count_positions(config))
-        self.pick: Pick = self._pick_newest  # `score_stage` has one fitted
+        self.pick: Pick = self._pick_newest  # `score_stage` sets a fitted one
         self._texts: dict[tuple[str, bool], dict[Split, list[Parts]]] = {}
 
     def _pick_newest(self, texts: Texts) -> list[int]:
@@ -96,9 +95,9 @@ class SavedModel:
         return [newest] * len(texts)
 
     def find_index(self, domain: str) -> int:
-        """The place of a domain in the stream.
+        """The index of a domain in the stream.
 
-        It is the newest's for one that the model has not met, as in evaluation.
+        For a domain that the model has not met, it is the newest domain's, as in evaluation.
         """
         if domain in self.domains:
             return self.domains.index(domain)
@@ -107,7 +106,7 @@ class SavedModel:
     def encode_texts(self, data: TaskData, uncut: bool = False) -> dict[Split, list[Parts]]:
         """Token ids of the text, or of text and pair, of each example.
 
-        They are `uncut`, or cut to leave room for a prompt.
+        They are cut to leave room for a prompt, unless `uncut`.
         """
         key = (data.key, uncut)
         if key not in self._texts:
@@ -119,7 +118,7 @@ class SavedModel:
         return self._texts[key]
 
     def cut_to_window(self, data: TaskData) -> TaskData:
-        """The same task with that part of each text, or of text and pair, which a row holds."""
+        """The task with only the part of each text, or of text and pair, that a row holds."""
         splits: dict[Split, tuple[Example, ...]] = {}
         for split, examples in self.encode_texts(data).items():
             rows = []
@@ -137,15 +136,15 @@ class SavedModel:
         ids = encode_texts(self.tokenizer, parts)
         if uncut:
             return ids
-        # beside them `<s>`, prompt, and a `</s>` after each
+        # a row also has `<s>`, a prompt, and a `</s>` after each part
         return truncate(ids, self.length - 2 - len(ids))
 
     def load_classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
 
-        A masked model's head reads `<s>`, a causal one's the `</s>` that ends a row. A model
-        with a column (PNN) or adapters (LoRA) for each domain is fine-tuned with those of `domain`,
-        one with experts with all of them.
+        A masked model's head reads `<s>`, a causal model's reads the `</s>` that ends a row. A
+        model with a column (PNN) or adapters (LoRA) per domain is fine-tuned with those of
+        `domain`. A model with experts is fine-tuned with all of them.
         """
         if find_kind(self.folder):
             model: Any = load(self.folder)
@@ -168,16 +167,16 @@ class SavedModel:
 
 
 def find_last_tokens(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows and columns, (B,) each, of the last tokens that are no padding, of a mask (B, T)."""
+    """The rows and columns, (B,) each, of the last tokens before padding, for a mask (B, T)."""
     rows = torch.arange(len(attention_mask), device=attention_mask.device)
     return rows, attention_mask.sum(1) - 1
 
 
 class LastTokenClassifier(nn.Module):
-    """A causal classifier of transformers that reads where the attention mask ends.
+    """A causal classifier of transformers that reads the last token of the attention mask.
 
-    By itself it looks for the last id that is not the padding's. A published model may have no
-    padding, or that of the `</s>` which ends a row.
+    The class of transformers reads the last id that is not the padding id. But a published model
+    may have no padding id, or that of `</s>`, with which each row ends.
     """
 
     def __init__(self, network: Any) -> None:
@@ -194,7 +193,7 @@ class LastTokenClassifier(nn.Module):
 class ColumnClassifier(nn.Module):
     """The head of transformers' sequence classifiers on the hidden states of a model.
 
-    All of it learns.
+    All weights of both are trained.
     """
 
     def __init__(self, model: LanguageModel, config: Any, classes: int) -> None:
@@ -218,9 +217,9 @@ class ColumnClassifier(nn.Module):
 
 
 def truncate(parts: Parts, room: int) -> Parts:
-    """The parts cut at their ends to `room` tokens together.
+    """The parts, cut at their ends to `room` tokens together.
 
-    Of two, the longer one gives first.
+    Of two parts, the longer one is cut first.
     """
     if len(parts) == 1:
         return [parts[0][:room]]
@@ -233,7 +232,7 @@ def truncate(parts: Parts, room: int) -> Parts:
 def draw_wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
     """Another domain than the task's, drawn by the seed.
 
-    Raises ConfigError where there is no other.
+    Raises ConfigError if there is no other.
     """
     names = [name for name in domains if name != task.domain]
     if not names:
@@ -307,7 +306,7 @@ def encode_rows(
 ) -> dict[Split, Rows]:
     """Rows `<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`.
 
-    Between texts stands what stands between documents in pre-training.
+    `</s>` separates text and pair, as it separates documents in pre-training.
     """
     splits: dict[Split, Rows] = {}
     special = checkpoint.special

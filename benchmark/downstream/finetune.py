@@ -64,7 +64,7 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.training.run import make_stream
 
-POOL = 8  # batches at most whose rows are sorted by length together
+POOL = 8  # at most so many batches have their rows sorted by length together
 BETAS = (0.9, 0.98)  # fairseq's for RoBERTa, as in pre-training
 EPSILON = 1e-6  # likewise
 
@@ -75,19 +75,20 @@ _log = logging.getLogger(__name__)
 
 
 class NotScored(ArithmeticError):
-    """Fine-tuning diverged or failed, or memory does not hold a row.
+    """Fine-tuning diverged or failed, or a row does not fit in memory.
 
-    Other scores are computed. `run` tries again.
+    Other scores are still computed. The next `run` tries again.
     """
 
 
 def bucket_by_length(
     lengths: NDArray[np.int64], batch_size: int, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Every row once, in batches of like lengths.
+    """Every row once, in batches of rows of similar length.
 
-    Rows are shuffled, and sorted within pools of a few batches, and batches are shuffled. A small
-    task has smaller pools, at least four, lest its batches be the same in every epoch.
+    Rows are shuffled and sorted by length within pools of a few batches, and then the batches are
+    shuffled. A small task has smaller pools, so that it has at least four. With one pool, its
+    batches would be the same in every epoch.
     """
     order = generator.permutation(len(lengths))
     pool_batches = max(1, min(POOL, len(order) // (4 * batch_size)))
@@ -102,7 +103,7 @@ def bucket_by_length(
 
 
 class Trainer:
-    """Fine-tunes one classifier, of a model that is so wide, on one task."""
+    """Fine-tunes one classifier, of a model with hidden size `width`, on one task."""
 
     def __init__(
         self,
@@ -131,9 +132,9 @@ class Trainer:
         self.steps = 0
 
     def fit(self, train: Rows, dev_score: Callable[[], float]) -> float:
-        """Train, then load the weights of the epoch with the best dev score (the first of equals).
+        """Train, then load the weights of the epoch with the best dev score (the first among ties).
 
-        Returns that score. Raises NotScored when the loss is not finite.
+        Returns that score. Raises NotScored if the loss is not finite.
         """
         lengths = np.array([len(row) for row in train.tokens])
         batch_size = self.task.batch_size
@@ -191,7 +192,7 @@ class Trainer:
         return predictions.tolist()
 
     def _split_batch(self, rows: Rows, batch: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """The batch in pieces of at most `forward_tokens` columns, padding included."""
+        """The batch in pieces of at most `forward_tokens` tokens, with padding, or of one row."""
         longest = max(len(rows.tokens[row]) for row in batch)
         size = max(1, self.settings.forward_tokens // longest)
         for start in range(0, len(batch), size):
@@ -215,8 +216,8 @@ def score(
 ) -> ScoreLine:
     """Fine-tune once and score. Everything random is a function of the seed.
 
-    Where memory does not hold the columns of a forward pass, it begins anew with half as many.
-    Raises DataError, ConfigError, NotScored, and Stopped before the next step when asked to.
+    If a pass does not fit in memory, training starts again with half as many tokens per pass.
+    Raises DataError, ConfigError, NotScored, and Stopped before the next step if asked to stop.
     """
     start = time.monotonic()
     name = data.task.name
@@ -260,7 +261,7 @@ def _fine_tune(
     seed: int,
     settings: Finetuning,
 ) -> tuple[Trainer, float, list[int]]:
-    """A fine-tuned model, its score on dev, and what it predicts of test."""
+    """A fine-tuned model, its score on dev, and its predictions on test."""
     task = data.task
     with keep_random_numbers(choose_device()):
         torch.manual_seed(seed)
@@ -284,8 +285,8 @@ def find_missing(
 ) -> list[tuple[UnscoredLine, TaskData, Prompt]]:
     """The scores of a model that the records in `path` lack.
 
-    Of each the record that it cannot be computed, without a reason yet, and what it is computed
-    from.
+    Each has the record to write if it cannot be computed, still without a reason, and the task and
+    prompt that it is computed from.
     """
     lines = select_kind(records.read(path, records.SCORES), ScoreLine)
     scored_keys = {line.key for line in lines}
@@ -315,10 +316,11 @@ def record_missing(
 ) -> bool:
     """Append to `path` the scores that it lacks, and return whether it lacked any.
 
-    `find_computations` returns what computes them, each with the lines that are recorded where it
-    fails. Whoever wants the same scores at the same time waits and finds them, and a killed process
-    loses one computation. `progress` gets what was scored and how many are still to come. Raises
-    UserError and Stopped at once, NotScored for the last failure after all others were tried.
+    `find_computations` returns the functions that compute them, each with the lines to record if it
+    fails. Another process that wants the same scores waits, and then finds them. A killed process
+    loses one computation. `progress` gets the new scores and the number of computations left.
+    Raises UserError and Stopped at once, and NotScored for the last failure after all others were
+    tried.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     failure: NotScored | None = None
@@ -356,9 +358,9 @@ def score_all(
     path: Path,
     progress: Progress = lambda lines, remaining: None,
 ) -> bool:
-    """Score a model on all tasks, prompts, ways and seeds that the records in `path` lack.
+    """Score a model on all tasks, prompts, protocols and seeds that the records in `path` lack.
 
-    See `record_missing`. Raises ConfigError and DataError before anything is trained.
+    Raises what `record_missing` raises.
     """
 
     def compute(missing: UnscoredLine, data: TaskData, prompt: Prompt) -> list[ScoreLine]:
@@ -383,9 +385,9 @@ def score_all(
 
 
 def find_trained_stage(store: Store, config: RunConfig, index: int) -> str:
-    """The key of a stage of a run, or "" where it has no model.
+    """The key of a stage of a run, or "" if the stage has no evaluated model.
 
-    A method may leave early stages out.
+    A method may leave out early stages.
     """
     keys = store.read_stage_keys(config)
     if not keys:
@@ -404,10 +406,10 @@ def score_stage(
     store: Store,
     progress: Callable[[str], None],
 ) -> str:
-    """Add the missing scores of the model after a stage, if that is finished.
+    """Add the missing scores of the model after a stage, if the stage is finished.
 
-    Returns a line that says so. `progress` gets a text after each score. Raises Stopped in the
-    middle of one when asked to stop.
+    Returns a line that says whether any were added. `progress` gets a text after each score. Raises
+    Stopped during a score if asked to stop.
     """
     domain = config.domains[index].name
     final = index == len(config.domains) - 1
@@ -429,7 +431,7 @@ def score_stage(
         stream = make_stream(config, prepare_corpus(config, store))
         return fit_discriminator(checkpoint.folder, stream, index + 1)
 
-    checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
+    checkpoint.pick = lambda texts: fit()(texts)  # fitted only if a prompt is to be picked
     tasks = decontaminate_tasks(tasks, config, store)
     path = store.scores_file(key)
     if not score_all(key, checkpoint, tasks, suite.finetuning, path, report):

@@ -1,9 +1,8 @@
-"""Our models in lm-evaluation-harness (Gao et al.), which asks how likely they find a text.
+"""Our models in lm-evaluation-harness (Gao et al.), which asks for likelihoods of texts.
 
-The harness is the package lm_eval.
-A model reads a text as in its own evaluation: `<s>`, the prompt of its newest domain if it has
-prompts, or the column, adapters or experts of that domain. Masked models are left out, and nothing
-here writes text.
+The harness is the package lm_eval. A model reads a text as in its own evaluation: after `<s>`, with
+the prompt of its newest domain if it has prompts, or with the column, adapters or experts of that
+domain. Masked models are left out, and no text is generated.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Evaluate
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 
-ROWS = 64  # of a forward pass, at most
+ROWS = 64  # per forward pass, at most
 
 
 class Likelihoods(TemplateLM):  # type: ignore[misc]
-    """A model as the harness asks it.
+    """A model with the interface that the harness expects, for likelihoods only.
 
-    Raises Stopped between two forward passes when asked to stop.
+    Raises Stopped between two forward passes if asked to stop.
     """
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
@@ -76,10 +75,7 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        """The log-likelihood of each continuation after its context.
-
-        Beside it stands whether the continuation is what the model would say.
-        """
+        """The log-likelihood of each continuation after its context, and whether it is greedy."""
         pairs = [(context, continuation) for _, context, continuation in requests]
         sizes = [len(context) + len(continuation) for context, continuation in pairs]
         longest = max((len(continuation) for _, continuation in pairs), default=1)
@@ -135,7 +131,7 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     ) -> list[float]:
         """The log-likelihood of each text as a whole.
 
-        Its rows are as long as the model reads, and each token is predicted once.
+        A text is cut into windows as long as the model reads, and each token is predicted once.
         """
         likelihoods = []
         for request in requests:
@@ -161,12 +157,12 @@ def ask(
 ) -> Any:
     """The harness's scores of each task, and the task's version.
 
-    Scores are values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}. Raises NotScored for a task
-    that it cannot ask, Stopped.
+    Scores are values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}. Raises Stopped, and NotScored
+    for a task that the harness does not know or has no score of.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = TaskManager(include_path=settings.folder, include_defaults=False)
-    if not set(tasks) <= set(manager.all_tasks):  # to go through all that it has takes a while
+    if not set(tasks) <= set(manager.all_tasks):  # listing all tasks of the harness takes a while
         manager = TaskManager(include_path=settings.folder)
     unknown = [task for task in tasks if task not in manager.all_tasks]
     if unknown:
@@ -176,7 +172,7 @@ def ask(
         )
     with (
         keep_random_numbers(choose_device()),
-        contextlib.redirect_stderr(io.StringIO()),  # it draws bars
+        contextlib.redirect_stderr(io.StringIO()),  # it draws progress bars
     ):
         answers: Any = simple_evaluate(
             Likelihoods(model, tokenizer),
@@ -206,9 +202,9 @@ def ask(
 
 
 def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store) -> str:
-    """Ask the harness once about all tasks that lack scores of the model after a stage.
+    """Run the harness once on all tasks that lack scores of the model after a stage.
 
-    Returns a line that says so. Raises NotScored, which is recorded, and Stopped.
+    Returns a line that says whether there were any. Raises NotScored (also recorded), and Stopped.
     """
     domain = config.domains[index].name
     key = find_trained_stage(store, config, index)

@@ -1,7 +1,7 @@
-"""Linear probes: logistic regression on the hidden states of a frozen model. Seconds a model.
+"""Linear probes: logistic regression on hidden states of a frozen model, in seconds per model.
 
 A text is read whole, in windows of as many tokens as a row holds, and its states are averaged over
-all its tokens. Of a pair the states u and v of both texts count, and |u - v| and u * v, as in
+all its tokens. A pair's features are the states u and v of its texts, |u - v| and u * v, as in
 SentEval (Conneau and Kiela 2018).
 
 Shapes: R texts, D hidden size, F features of an example: D, or 4 D of a pair.
@@ -29,11 +29,11 @@ Features = dict[Split, NDArray[np.float32]]
 
 
 def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> ScoreLine:
-    """The score of a probe.
+    """The score of a linear probe on a task.
 
-    Nothing in it is random. Features are scaled to unit variance for it, as for all models.
-    `columns` are those of a forward pass, at most. Raises DataError, ConfigError, and Stopped when
-    asked to.
+    Nothing in it is random. Features are scaled to unit variance, for every model. `columns` is the
+    largest number of tokens per forward pass. Raises DataError, ConfigError, and Stopped if asked
+    to stop.
     """
     from sklearn.preprocessing import StandardScaler
 
@@ -57,7 +57,7 @@ def compute_features(
 ) -> Features:
     """The features (examples, F) of each split.
 
-    A model with columns (PNN) or adapters (LoRA) reads with those of the task's domain.
+    A model with columns (PNN) or adapters (LoRA) uses those of the task's domain.
     """
     task_domain = checkpoint.find_index(data.task.domain)
     features = Features()
@@ -82,7 +82,7 @@ def compute_features(
 def average_states(
     model: LanguageModel, texts: Texts, domains: Sequence[int], columns: int
 ) -> NDArray[np.float32]:
-    """The mean over all tokens of each text of their last hidden states (R, D).
+    """The mean of the last hidden states over all tokens of each text, (R, D).
 
     The states of `<s>` and prompt are left out.
     """
@@ -95,7 +95,7 @@ def average_states(
     windows.sort(key=lambda window: len(window[1]))
     sums = np.zeros((len(texts), model.hidden_size))
     bos = model.vocabulary.special.bos
-    # of one length, so that nothing is padded
+    # windows of one length, so that nothing is padded
     for size, group in groupby(windows, lambda window: len(window[1])):
         group_windows = list(group)
         rows = max(1, columns // (size + 2))

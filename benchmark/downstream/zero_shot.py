@@ -1,4 +1,4 @@
-"""Scores of lm-evaluation-harness's tasks, without fine-tuning: which records are of a suite.
+"""Zero-shot scores on lm-evaluation-harness's tasks: which records belong to a suite.
 
 No torch here.
 """
@@ -16,7 +16,7 @@ from benchmark.settings.decides import describe
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Evaluate
 
-ZERO_SHOT = "zero shot"  # how such a score comes to be, beside the ways of fine-tuning
+ZERO_SHOT = "zero shot"  # the protocol in their records, besides those of fine-tuning
 
 
 def make_score_key(stage: str, task: str, settings: Evaluate) -> str:
@@ -25,8 +25,8 @@ def make_score_key(stage: str, task: str, settings: Evaluate) -> str:
 
 
 def check_before_training(configs: Iterable[RunConfig]) -> None:
-    """Raise ConfigError where the harness is not installed, or a run has a masked model."""
-    # it imports torch, which only suites that ask the harness wait for
+    """Raise ConfigError if the harness is not installed, or a run has a masked model."""
+    # here, because it imports torch, which suites without the harness do not need
     from benchmark.models import architectures
 
     if importlib.util.find_spec("lm_eval") is None:
@@ -43,9 +43,9 @@ def check_before_training(configs: Iterable[RunConfig]) -> None:
 
 
 def hash_task_files(settings: Evaluate) -> str:
-    """A hash of the files in the folder of one's own tasks.
+    """A hash of the files in `folder`, the user's own tasks.
 
-    It is "" where none is here, and records are believed.
+    It is "" if there are none here. Then records with any files count.
     """
     if not settings.folder:
         return ""
@@ -61,9 +61,9 @@ def hash_task_files(settings: Evaluate) -> str:
 def select_zero_shot_scores(
     settings: Evaluate, stage: str, lines: Iterable[LineOfScores]
 ) -> dict[str, ZeroShotLine]:
-    """The scores of a stage's model by task, with the settings and files of now.
+    """The scores of a stage's model by task, with the current settings and files.
 
-    Of two the last counts.
+    Of several scores of a task, the last counts.
     """
     content = hash_task_files(settings)
     scores: dict[str, ZeroShotLine] = {}
