@@ -1,6 +1,6 @@
-"""Whether the work of this process is asked to stop: by a signal, by the end of its parent.
+"""Requests to stop the work of this process, such as a signal or the end of its parent.
 
-Long work asks between two steps, and saves before it ends.
+Long work looks for a request between two steps, and saves its state before it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Stopped(Exception):
 
 
 class Taken(Stopped):
-    """Another process trains a stage of the run or makes its text, and this one may not wait."""
+    """Another process trains a stage of the run or prepares its text, and this one may not wait."""
 
 
 _sources: list[Callable[[], bool]] = []
@@ -25,7 +25,7 @@ _sources: list[Callable[[], bool]] = []
 
 @contextmanager
 def heed(source: Callable[[], bool]) -> Iterator[None]:
-    """Stop where `source` says so, too, while the context lasts."""
+    """While the context lasts, stop the work also if `source` returns true."""
     _sources.append(source)
     try:
         yield
@@ -38,13 +38,13 @@ def is_asked() -> bool:
 
 
 def check() -> None:
-    """Raise Stopped where this process is asked to stop."""
+    """Raise Stopped if this process is asked to stop."""
     if is_asked():
         raise Stopped
 
 
 def check_wait(may_wait: bool) -> None:
-    """As `check`, before a wait for another process: raise Taken where there may be none."""
+    """Before a wait for another process: do as `check`, then raise Taken unless `may_wait`."""
     check()
     if not may_wait:
         raise Taken

@@ -13,14 +13,14 @@ import torch
 
 CPU = torch.device("cpu")
 WORTHWHILE = 1.2  # a gain of bf16 below this is not worth its rounding
-BASE_WIDTH = 768  # of BERT base, where no width is given
+BASE_WIDTH = 768  # the default width: that of BERT base
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(number: int = 0) -> torch.device:
-    """The accelerator of the `number`-th process on this machine (from 0), else the CPU.
+    """The accelerator of the `number`-th process on this machine (from 0), or else the CPU.
 
-    Processes share the accelerators in turn.
+    If there are more processes than accelerators, several processes share one.
     """
     kind, count = find_accelerators()
     if not count:
@@ -33,7 +33,7 @@ def choose_device(number: int = 0) -> torch.device:
 def find_accelerators() -> tuple[str, int]:
     """The kind of devices that this machine trains on, and how many this process may use.
 
-    The kind is as torch calls it. Of CPUs there are 0.
+    The kind is torch's name for it, such as "cuda". Without accelerators the result is ("cpu", 0).
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if not accelerator:
@@ -42,14 +42,14 @@ def find_accelerators() -> tuple[str, int]:
 
 
 def take_share(device: torch.device, share: float) -> None:
-    """Let this process take that part of the memory of its device, from 0 to 1, and fail beyond."""
+    """Limit this process to a share (0 to 1) of its device's memory: allocations beyond it fail."""
     torch.get_device_module(device).set_per_process_memory_fraction(share)
 
 
 def name_device(device: torch.device) -> str:
-    """The device's name as its driver says it.
+    """The device's name as its driver reports it, "CPU" for a CPU.
 
-    Its kind alone where the driver says none.
+    If torch cannot ask the driver, it is the device's type.
     """
     if device.type == "cpu":
         return "CPU"
@@ -58,15 +58,15 @@ def name_device(device: torch.device) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device's queue, so that a clock read next tells the truth."""
+    """Wait until the device's queue is done, so that a time read next includes that work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the device, without waiting for the copy.
+    """Copy the tensor to the device, without waiting until the copy is done.
 
-    It is sent from pinned memory, as other copies are awaited.
+    It is copied from pinned memory, because torch waits for copies from other memory.
     """
     if device.type != "cpu":
         tensor = tensor.pin_memory()
@@ -74,10 +74,10 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def seed_random_numbers(seed: int, device: torch.device) -> None:
-    """Begin the random numbers of the CPU and of this device anew.
+    """Seed the random number generators of the CPU and of this device.
 
-    `torch.manual_seed` does it for all kinds of devices, and writes down the stack for each kind
-    that is not there: 0.4 ms, of a small model's step of 10.
+    `torch.manual_seed` seeds those of all kinds of devices. For each kind that is absent it records
+    a stack trace, which takes 0.4 ms of a small model's step of 10 ms.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
@@ -86,9 +86,9 @@ def seed_random_numbers(seed: int, device: torch.device) -> None:
 
 
 def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """Let no random numbers that are drawn inside the block change those after it.
+    """Restore the random number generators of the CPU and of this device after the block.
 
-    Those of the CPU and of this device are meant.
+    Random numbers that are drawn inside the block then do not change those after it.
     """
     if device.type == "cpu":
         return torch.random.fork_rng(())
@@ -96,9 +96,9 @@ def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
 
 
 def computes_in_bf16(device: torch.device, width: int = BASE_WIDTH) -> bool:
-    """Whether the device multiplies bf16 matrices of this width, and gains from it.
+    """Whether the device has instructions for bf16, and matrices of this width gain from them.
 
-    Some CPUs have the instructions and are slower with them, so on a CPU a product is timed.
+    Some CPUs are slower with these instructions, so on a CPU a matrix product is timed.
     """
     gain = find_bf16_gain(device, width)
     if gain is None:
@@ -107,9 +107,9 @@ def computes_in_bf16(device: torch.device, width: int = BASE_WIDTH) -> bool:
 
 
 def find_bf16_gain(device: torch.device, width: int) -> float | None:
-    """How many times as fast as fp32 a product in bf16 is on a CPU that has instructions for it.
+    """How many times as fast as in fp32 a CPU with bf16 instructions multiplies matrices in bf16.
 
-    None on other devices, where it is not timed.
+    Returns None for any other device, because nothing is timed there.
     """
     if device.type == "cpu" and has_bf16(device):
         return measure_bf16_gain(width)
@@ -119,12 +119,12 @@ def find_bf16_gain(device: torch.device, width: int) -> float | None:
 def has_bf16(device: torch.device) -> bool:
     """Whether the device has instructions for bf16.
 
-    Elsewhere torch emulates them, slower than fp32.
+    Without them torch emulates bf16, which is slower than fp32.
     """
     if device.type == "cpu":
         able = torch.cpu.get_capabilities()
         has_it = able.get("amx_bf16") or able.get("avx512_bf16")
-        # not under ONEDNN_MAX_CPU_ISA=AVX2, say
+        # ONEDNN_MAX_CPU_ISA=AVX2, for example, turns them off
         return bool(has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -136,9 +136,9 @@ def has_bf16(device: torch.device) -> bool:
 def measure_bf16_gain(width: int) -> float:
     """How many times as fast this CPU multiplies matrices in bf16 as in fp32.
 
-    The product is that of a model's layer, (512, width) x (width, width). Each precision counts its
-    fastest of several turns, which other programs disturb least. With a width of 768 it takes a
-    fifth of a second, once in a process.
+    The product is that of a model's layer, (512, width) x (width, width). For each precision the
+    fastest of several turns counts, because other programs disturbed it least. With a width of 768
+    it takes a fifth of a second, once per process.
     """
     seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
     for turn in range(8):
@@ -147,21 +147,21 @@ def measure_bf16_gain(width: int) -> float:
             weights = torch.ones(width, width, dtype=dtype)
             began = time.perf_counter()
             torch.mm(states, weights)
-            if turn:  # the first one sets up
+            if turn:  # the first turn is a warm-up
                 seconds[dtype] = min(seconds[dtype], time.perf_counter() - began)
     return seconds[torch.float32] / seconds[torch.bfloat16]
 
 
 def gains_from_fp16(device: torch.device) -> bool:
-    """Whether the device is an NVIDIA GPU that multiplies fp16 matrices by units of their own."""
+    """Whether the device is an NVIDIA GPU with tensor cores, which are fast in fp16."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def choose_precision(precision: str, device: torch.device, width: int = BASE_WIDTH) -> str:
-    """The arithmetic of forward passes of a model that becomes so wide.
+    """The precision of forward passes of a model whose largest hidden size is `width`.
 
-    "auto" is autocast to bf16 where the device gains from it, else to fp16 where that is faster,
-    else fp32. Weights, gradients' sums and the optimizer are fp32 in each.
+    "auto" is autocast to bf16 if the device gains from it, else to fp16 if that is faster, else
+    fp32. In each of them, weights, sums of gradients and the optimizer are fp32.
     """
     if precision != "auto":
         return precision
@@ -179,13 +179,13 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextmanager
 def strict_algorithms(enabled: bool) -> Iterator[None]:
-    """Inside the block torch takes algorithms that give the same bits each time, if asked to.
+    """Inside the block, let torch use only algorithms that repeat the same bits, if `enabled`.
 
-    It raises RuntimeError for what has none.
+    torch then raises RuntimeError for an operation that has no such algorithm.
     """
     was_enabled = torch.are_deterministic_algorithms_enabled()
     if enabled:
-        # CUDA's matrix products need it for that
+        # without it CUDA's matrix products may differ in bits
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:
@@ -196,7 +196,7 @@ def strict_algorithms(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """No dropout inside the block."""
+    """Switch the model's dropout off inside the block."""
     was_training = model.training
     model.eval()
     try:
@@ -206,9 +206,9 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device or the machine had no memory left.
+    """Whether the error says that a device or the machine had no memory left.
 
-    torch says it of a CPU, and of some devices, in words.
+    For a CPU, and for some devices, torch says so only in the error's text.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True

@@ -14,13 +14,13 @@ class UserError(ValueError):
 def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
     """The message of an error in one line.
 
-    A question mark stands for each character that would steer a terminal.
+    A question mark replaces each unprintable character, as it could control the terminal.
     """
     text = str(error)
     if isinstance(error, OSError):
         text = f"{error.filename2 or error.filename}: {error.strerror}"
     elif isinstance(error, ModuleNotFoundError):
-        # most often the package is that of another Python's installation
+        # most often the package is installed for another Python
         text = (
             f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; "
             "begin commands with `.venv/bin/python run_all.py`, or call `. .venv/bin/activate` "
@@ -36,18 +36,19 @@ def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryErro
 
 
 def run_command(command: Callable[[], int], ended: str = "ended") -> int:
-    """Run a command and flush its output. `ended` is said where Ctrl-C or SIGTERM ends it.
+    """Run a command and flush its output.
 
-    Returns its exit status; 2, after a message, for what a user can fix.
+    Returns its exit status, or 2 after the message of an error that a user can fix. If Ctrl-C or
+    SIGTERM ends the command, it prints `ended`.
     """
     try:
         status = command()
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever reads, as `head` does, has read enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # Python prints the rest as it ends
-        return 141  # as of whatever SIGPIPE ends
+        os.dup2(nowhere, sys.stdout.fileno())  # Python flushes the rest when it exits
+        return 141  # 128 + SIGPIPE, as shells report it
     except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
             raise

@@ -1,6 +1,6 @@
-"""Files and folders that appear whole or not at all, and whose checksums tell a change.
+"""Files and folders that appear whole or not at all, and checksums that reveal a change.
 
-They do so whatever ends the process.
+This holds however the process ends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import IO, Any
 
 from benchmark.errors import UserError
 
-# in a folder: the size and SHA-256 of each of its files, which guard against disks
+# in a folder: the size and SHA-256 of each of its files, which reveal damage by disks
 CHECKSUMS = "checksums.json"
-# in a folder that is being written: how far it is, for who goes on after a kill or a failure
+# in an unfinished folder: how far it is, for the writer that goes on after a kill or a failure
 BEGUN = "begun.json"
-UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # the names of what is being written, as patterns see them
-NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing is computed from it
+UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # a glob of unfinished files and folders
+NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit README.md, and no result depends on it
 
 
 def hash_sources(folder: Path, *packages: str) -> str:
@@ -40,15 +40,15 @@ def hash_sources(folder: Path, *packages: str) -> str:
 
 
 class DamagedFile(UserError):
-    """A file that is not what was written: its name, the damage, and the cure."""
+    """A file is no longer what was written: the message has its name, the damage and the cure."""
 
 
 @contextmanager
 def name_in_errors(path: Path) -> Iterator[None]:
-    """Let errors of the disk that name no file name this one: a full disk must be found.
+    """Add this path to disk errors that name no file, because a user must find the full disk.
 
-    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's
-    number in words, and the name of a file of theirs where they could not begin one.
+    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own. Their text has the
+    error's number, and the name of a temporary file if they could not create it.
     """
     try:
         yield
@@ -90,7 +90,7 @@ def write_json(path: Path, content: Any, indent: int | None = None) -> None:
 def replace_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which replaces `folder` once the block has ended without an error.
 
-    Where it ends with one, what was written stays for `take_over` if it holds BEGUN.
+    After an error, what was written is kept for `take_over` if it contains BEGUN.
     """
     temporary = _choose_temporary_path(folder)
     temporary.mkdir(parents=True)
@@ -98,7 +98,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
         with name_in_errors(folder):
             yield temporary
         (temporary / BEGUN).unlink(missing_ok=True)
-        # The umask decides. By itself safetensors gives a file to its user alone.
+        # The umask decides. Otherwise only the user could read the files of safetensors.
         mode = temporary.stat().st_mode & 0o666
         for path in (*temporary.rglob("*"), temporary):
             if path.is_file():
@@ -109,7 +109,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
             old = _choose_temporary_path(folder)
             os.replace(folder, old)
             os.replace(temporary, folder)
-            # the new one is in place, and `sweep` removes what stays of the old one
+            # without errors: the new one is in place, and `sweep` removes the rest of the old one
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, folder)
@@ -120,10 +120,10 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 def take_over(folder: Path, unfinished: Path) -> None:
-    """Copy what another writer of `folder` left with BEGUN, then remove what all others left.
+    """Copy the newest folder that another writer left with BEGUN, then remove all leftovers.
 
-    Nobody else writes the folder meanwhile. It is copied, not moved: a writer that was only silent
-    may wake up.
+    It is copied into `unfinished`, not moved, because a writer that was only silent may wake up.
+    Nobody else writes `folder` meanwhile.
     """
     pattern = f".{folder.name}.{'[0-9a-f]' * 32}"
     leftovers = [path for path in folder.parent.glob(pattern) if path != unfinished]
@@ -132,34 +132,34 @@ def take_over(folder: Path, unfinished: Path) -> None:
         newest = max(candidates, key=lambda path: (path / BEGUN).stat().st_mtime)
         ignore = shutil.ignore_patterns(BEGUN, UNFINISHED)
         shutil.copytree(newest, unfinished, ignore=ignore, dirs_exist_ok=True)
-        shutil.copy2(newest / BEGUN, unfinished)  # last: with it the copy is whole
+        shutil.copy2(newest / BEGUN, unfinished)  # last, as it marks a whole copy
     for path in leftovers:
         (path / BEGUN).unlink(missing_ok=True)
         shutil.rmtree(path)
 
 
 def _choose_temporary_path(path: Path) -> Path:
-    """Where to write what will be `path`."""
+    """A new path beside `path`, for what will replace it or was replaced."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers that were killed have left in a folder that nobody else writes in."""
+    """Remove what killed writers have left in a folder that nobody else writes to."""
     for path in folder.glob(UNFINISHED):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def sync(path: Path) -> None:
-    """Put a path on the disk.
+    """Flush a file or folder to the disk.
 
-    A crash must not leave an empty file under the final name, nor lose the name.
+    Otherwise a crash could leave an empty file under the final name, or lose the name.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with name_in_errors(path):
             os.fsync(descriptor)
     except OSError as error:
-        # some file systems sync files only
+        # some file systems cannot sync folders
         if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
             raise
     finally:
@@ -176,7 +176,7 @@ def hash_files(files: Sequence[Path]) -> str:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write down what the files in `folder` are now, at any depth."""
+    """Write the size and SHA-256 of each file in `folder`, at any depth, except NOT_READ."""
     files = sorted(
         path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ
     )
@@ -191,10 +191,10 @@ def write_checksums(folder: Path) -> None:
 
 
 def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
-    """Compare the files in `folder` with what `write_checksums` wrote down.
+    """Compare the files in `folder` with what `write_checksums` wrote.
 
-    Those in `sizes_alone` are compared by size only. A folder without checksums passes: other
-    people's software writes none. Raises DamagedFile.
+    For files in `sizes_alone` only sizes are compared. A folder without checksums passes, because
+    other people's software writes none. Raises DamagedFile.
     """
     path = folder / CHECKSUMS
     if not path.exists():
@@ -223,7 +223,7 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> str:
-    """A hash of a file's content, which a process reads once."""
+    """The SHA-256 of a file's content, which is read again only if the file has changed."""
     status = path.stat()
     return _hash_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
@@ -244,7 +244,7 @@ def _add_content(total: Any, path: Path) -> None:
 def make_own_folder(folder: Path) -> None:
     """Make a folder from which jobs load pickles.
 
-    Raises UserError where others can put something there.
+    Raises UserError if other users can write to it.
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     status = folder.stat()

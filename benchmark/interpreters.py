@@ -1,4 +1,4 @@
-"""What a process that computes begins with, and from where interpreters that it starts import."""
+"""The set-up of a process that computes, and where interpreters that it starts import from."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from pathlib import Path
 CODE = Path(__file__).parents[1]
 M_TRIM_THRESHOLD = -1  # malloc.h
 M_MMAP_MAX = -4  # malloc.h
-# With GNU's OpenMP a thread that waits for the others spins so many rounds, some microseconds, and
-# then sleeps. By default it spins on and on, and where another process wants the same cores, a
-# small model's steps take 20 times longer, so that a budget in seconds buys a twentieth of the
-# training.
-COMPUTES = {"GOMP_SPINCOUNT": "10000"}  # variables, unless they are set, of processes that compute
+# With GNU's OpenMP, a thread that waits for the others spins this many rounds (some microseconds),
+# then sleeps. By default it spins much longer. If another process wants the same cores, a small
+# model's steps then take 20 times as long, so a budget in seconds buys a twentieth of the training.
+COMPUTES = {"GOMP_SPINCOUNT": "10000"}  # environment variables, unless they are set
 
 
 def set_up_to_compute() -> None:
     """Let this process keep the memory that a step frees, and its threads sleep while they wait.
 
-    Commands that compute call this, and so do their workers: `import benchmark` leaves a process as
-    it is. The variables count also for the processes that this one starts; in this one they count
-    if torch is imported later.
+    Commands that compute call this, and so do their workers. `import benchmark` changes nothing in
+    a process. The environment variables also act on processes that this one starts. On this one
+    they act only if torch is imported later.
     """
     os.environ |= {**COMPUTES, **os.environ}
-    # By default glibc gives what lies at the end of the heap, and all that is larger than 32 MiB,
-    # back to the system at once, which must clear it again for the next step: a fifth of the time
-    # of the demo's steps, and a twentieth where logits or embeddings are large.
+    # By default glibc returns memory at the end of the heap, and all blocks above 32 MiB, to the
+    # system at once. The system must clear them again for the next step, which takes a fifth of the
+    # demo's step time, and a twentieth if logits or embeddings are large.
     libc = ctypes.CDLL(None)
     libc.mallopt(M_TRIM_THRESHOLD, -1)  # never
     libc.mallopt(M_MMAP_MAX, 0)  # nothing outside the heap
@@ -39,7 +38,7 @@ def standing_in_code() -> Iterator[None]:
     """Let interpreters that are started inside the block import from this code's folder.
 
     With `-c` and `-m`, as multiprocessing and joblib start them, Python imports first from the
-    current folder. Python 3.10 cannot be told not to, so they begin in the code's folder.
+    current folder, and Python 3.10 has no option against that. So they start in the code's folder.
     """
     previous_folder = os.open(".", os.O_RDONLY)
     os.chdir(CODE)

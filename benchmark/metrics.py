@@ -1,6 +1,6 @@
-"""The metric that every room shows: average perplexity (AP).
+"""Average perplexity (AP), the metric that several packages need.
 
-It is pure NumPy. `analysis.metrics` has what tables add.
+It is pure NumPy. `analysis.metrics` has the metrics that only tables show.
 """
 
 from __future__ import annotations
