@@ -1,1 +1,1 @@
-"""What a result is of: records, their keys, and the one view of a run that all readers share."""
+"""Records, the keys that say what they belong to, and the view of a run that all readers share."""

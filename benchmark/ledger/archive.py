@@ -1,8 +1,8 @@
-"""Archives of records: what a study's folder holds of its runs, and how they are read again.
+"""Archives of the records in a study's folder, and how they are written and read.
 
     FOLDER/records/SUITE-sSEED.tar.gz  records of the finished runs of one seed, as below `--runs`
 
-The text itself is not there, as records hold its sha256. Archives of the same records are the same
+They do not contain the text itself, only its SHA-256. Archives of the same records have the same
 bytes.
 """
 
@@ -30,18 +30,18 @@ from benchmark.settings.suite import RunConfig, Suite, Suites
 
 RECORDS = "records"
 PLAN = "plan.md"  # of a study
-PLAN_COMMIT = "plan_commit"  # in an archive: the commit of the plan when it was begun
+PLAN_COMMIT = "plan_commit"  # in an archive: the plan's commit when the archive was begun
 Archives = dict[Path, dict[str, bytes]]  # the content of each file of each archive
 
 
 class ResultsError(UserError):
-    """A study's folder that does not hold what it says."""
+    """A study's folder does not contain what it should contain."""
 
 
 def check_suites(folder: Path, suites: Suites, names: Collection[str]) -> None:
-    """Check that each name is that of one of the study's suites.
+    """Raise ResultsError for a name that no suite of the study has.
 
-    Raises ResultsError where one is not, as nobody would read its records.
+    Nobody would read the records of such a suite.
     """
     suite_names = [suite.name for suite, _ in suites]
     strangers = sorted({*names} - {*suite_names})
@@ -61,11 +61,11 @@ def collect(
 ) -> list[str]:
     """Add the records of the suite's finished runs to the study in `folder`.
 
-    What an archive holds already stays as it is, and what came later to its files is added.
-    `examples` has the key of the examples of each task that was scored here. Returns a line for
-    each way in which stages came to what the study holds of them. Raises ResultsError where a stage
-    was trained again and came to weights that differ by more than rounding, or a run to other
-    stages.
+    Lines that an archive has stay as they are, and later lines of the same files are added.
+    `examples` maps each task that was scored here to the key of its examples. The returned lines
+    count the stages that were trained again, by how their weights compare with the archive's.
+    Raises ResultsError if the weights differ by more than rounding, or if a run has other stages
+    than in the archive.
     """
     store = ledger.store
     outcomes: dict[str, str] = {}  # by stage
@@ -99,8 +99,7 @@ def collect(
 def find_plan_commit(folder: Path) -> str:
     """The commit and date of the last change of a study's plan.
 
-    Empty without a plan or git. Raises ResultsError where the plan has changes that no commit
-    holds.
+    Returns "" without a plan or git. Raises ResultsError if the plan has uncommitted changes.
     """
     plan = folder / PLAN
     if not plan.exists():
@@ -124,16 +123,16 @@ def find_plan_commit(folder: Path) -> str:
 
 
 def _has_ended(config: RunConfig, ledger: Ledger) -> bool:
-    """Whether a run has said that it ended, and all its stages are done."""
+    """Whether a run has recorded its end, and all its stages are done."""
     lines = ledger.store.read_run(config)
     if not lines or not isinstance(lines[-1], records.RunDone):
-        return False  # whether its text is here or not
+        return False  # this needs no text, which may not be here
     run = ledger.view(config)
     return run.has_begun and run.finished == len(config.domains)
 
 
 def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
-    """All files of `--runs` that record a finished run."""
+    """All files below `--runs` with records of a finished run."""
     run = records.find_last(store.read_run(config), records.RunLine)
     stages = run.stages if run else []
     keys = [key for key in stages if store.is_stage_done(key)]
@@ -150,10 +149,10 @@ def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
 
 
 def _merge_file(archive: Path, path: Path, old_content: bytes) -> bytes:
-    """The content that an archive is to hold of a file: what it has, and the lines that came later.
+    """The new content of a file in an archive: its old lines, then the lines that came later.
 
-    A run's file that was written anew is left as the archive has it, and so is that of a stage
-    which was trained again. Raises ResultsError where the run's stages are others.
+    If a run's file was written again, the archive keeps the old content. If a stage was trained
+    again, only its later measures are added. Raises ResultsError if the run has other stages.
     """
     content = path.read_bytes()
     is_of_run = path.parent.parent.name == "suites"
@@ -172,9 +171,9 @@ def _merge_file(archive: Path, path: Path, old_content: bytes) -> bytes:
 
 
 def _compare_files(archive: Path, path: Path, old_content: bytes) -> str:
-    """How a stage of `--runs` came to what the archive holds.
+    """In words, how the weights of a stage below `--runs` compare with the archive's.
 
-    Raises ResultsError where it did not.
+    Raises ResultsError if they differ by more than rounding.
     """
     lines = records.parse(path.read_bytes(), records.STAGE, path)
     recorded_lines = records.parse(old_content, records.STAGE, path)
@@ -188,9 +187,9 @@ def _compare_files(archive: Path, path: Path, old_content: bytes) -> str:
 
 
 def _join_lines(path: Path, old_content: bytes, content: bytes) -> bytes:
-    """The old lines, then those of the content that are new.
+    """The old content, then the lines of `content` that it lacks.
 
-    To a stage that has lines only what was measured later is added.
+    If a stage's file has old content, only its lines of kind "later" are added.
     """
     old_lines = set(old_content.splitlines())
     new_lines = [
@@ -204,9 +203,9 @@ def _join_lines(path: Path, old_content: bytes, content: bytes) -> bytes:
 
 
 def _describe_result(path: Path, content: bytes) -> str:
-    """The weights that a stage's file records, or the stages of a run's file.
+    """In words, the weights that a stage's file records, or the stages of a run's file.
 
-    Empty for other files, which only grow.
+    Returns "" for other files, which only grow.
     """
     if path.name == records.STAGE_FILE:
         stage_lines = records.parse(content, records.STAGE, path)
@@ -220,7 +219,7 @@ def _describe_result(path: Path, content: bytes) -> str:
 
 
 def unpack(folder: Path, into: Path, suites: Collection[str] = ()) -> Store:
-    """The records of a study, or of these suites of it, as a folder of `--runs`.
+    """Write the records of a study, or only of these suites, to `into` as a folder of `--runs`.
 
     Raises ResultsError for an archive that cannot be read.
     """
@@ -233,11 +232,11 @@ def read_archives(folder: Path) -> Archives:
 
 
 def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
-    """Write what the archives of these suites hold, and what others measured of it later.
+    """Write the files in the archives of these suites, with measures that other archives add.
 
-    Without names it writes those of all suites. Two kinds of CPU train a stage to weights that
-    differ in rounding. Then each suite has the stage that was trained for it. If suites with
-    different ones are asked for together, the last archive's is written.
+    Without names it writes the files of all suites. Two kinds of CPU train a stage to weights that
+    differ in rounding, and then the archive of each suite has its own version of the stage. If
+    several of these suites have it, the version of the last archive is written.
     """
 
     def is_asked_for(archive: Path) -> bool:
@@ -264,7 +263,7 @@ def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
 
 
 def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
-    """A file's content with what the next archive holds of it."""
+    """A file's content, merged with the content that the next archive has for it."""
     if path.suffix != ".jsonl":
         return content
     if old_content:
@@ -273,7 +272,7 @@ def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
             return content
     if path.name == records.STAGE_FILE:
         return _join_lines(path, content, old_content)
-    # suites that share models share their files, to which each adds what it measures
+    # suites that share models share these files, and each suite adds its measures
     return _join_lines(path, old_content, content)
 
 
@@ -281,7 +280,7 @@ def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
 def open_records(place: str, suites: Collection[str] = ()) -> Iterator[Path]:
     """The records in a folder of `--runs`, or in a study's, laid out as below `--runs`.
 
-    Of a study only those of `suites`, if any is named. Raises ResultsError for other places.
+    From a study it takes only `suites`, if any are named. Raises ResultsError for other places.
     """
     folder = Path(place)
     with tempfile.TemporaryDirectory() as scratch:
@@ -300,7 +299,7 @@ def read_archive(archive: Path) -> dict[str, bytes]:
     Raises ResultsError for an archive that is damaged, or not ours.
     """
     try:
-        # as a whole, which is held against its checksum
+        # decompressed at once, because this compares the checksum
         plain = gzip.decompress(archive.read_bytes())
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             members = [tarfile.data_filter(member, str(archive.parent)) for member in tar]
@@ -322,7 +321,7 @@ def read_archive(archive: Path) -> dict[str, bytes]:
 
 
 def write_archive(archive: Path, members: dict[str, bytes]) -> None:
-    """Write an archive whose bytes depend on its members alone."""
+    """Write an archive whose bytes depend only on its members."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, content in sorted(members.items()):

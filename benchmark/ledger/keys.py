@@ -1,8 +1,8 @@
 """The key of a stage: a hash of the description of all that its weights depend on.
 
 A stage depends on the text of its domain, on its settings and on the stage before, never on what
-comes later in the stream. So a further domain, or another order of later ones, leaves the stages
-before as they are. No torch here: plans are made of keys.
+comes later in the stream. So a further domain, or another order of later domains, does not change
+earlier stages. No torch here, because plans need keys and must be quick.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from benchmark.settings.base import digest
 from benchmark.settings.decides import describe
 from benchmark.settings.suite import Data, RunConfig, pick_for_stage
 
-FORMAT = 4  # raised when the same description comes to mean another computation
+FORMAT = 4  # increased when the same description means another computation than before
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a run's method says of one stage, besides its settings.
+    """What a run's method declares about one stage, besides the run's settings.
 
-    `content` decides the stage: signature, optimizer, the stream's budget and the like.
+    `content` decides the stage's weights: signature, optimizer, the stream's budget and the like.
     """
 
     content: Mapping[str, Any]
@@ -40,10 +40,10 @@ class StageKey:
 def make_stage_keys(
     config: RunConfig, declarations: Sequence[Declaration], texts: Sequence[str]
 ) -> list[StageKey]:
-    """One key per stage, each of which holds the key of the stage before.
+    """One key per stage, whose description contains the key of the stage before.
 
-    `declarations` has one for each stage. `texts` has for each of `RunConfig.learned` a hash of its
-    tokens and of the tokenizer that made them.
+    `declarations` has one item per stage. `texts` has one item per text of `RunConfig.learned`: a
+    hash of its tokens and of the tokenizer that made them.
     """
     count = len(config.domains)
     keys: list[StageKey] = []
@@ -65,9 +65,9 @@ def make_stage_keys(
 
 
 def select_stage_settings(config: RunConfig, index: int, uses_memory: bool) -> RunConfig:
-    """The settings of a run that a stage depends on, with one value where each stage has its own.
+    """The settings of a run that a stage depends on, with this stage's value of lists per stage.
 
-    Without memory its size and its sample decide nothing.
+    Without memory, the memory's size and seed have their defaults, because they decide nothing.
     """
     training = config.training
     rates = {

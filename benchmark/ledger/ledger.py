@@ -1,8 +1,8 @@
-"""Whether a record is of a run as its settings, its texts and its method are now.
+"""Whether a record belongs to a run with its present settings, texts and method.
 
-All that reads a result asks here. No torch here. docs/concepts.md has the list. A run's id says
-its settings and its seed. The keys of its stages say the rest, and records have what these are
-hashes of, so that "not this run's" is a difference that one can read.
+All code that reads a result asks here. docs/concepts.md lists what must be unchanged. A run's id
+depends on its settings and its seed, the keys of its stages on all else. Records also have the
+descriptions that the keys are hashes of, so that a message can say what differs. No torch here.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ ID = re.compile(r"(.*)-s(\d+)-[0-9a-f]{12}")  # of a run: row, seed and a hash
 
 
 class Methods(Protocol):
-    """What a run's method says of it, as the room of training tells it."""
+    """What a ledger asks about a run's method. `benchmark.training.declaration` answers."""
 
     def make_keys(self, config: RunConfig, texts: Sequence[str]) -> list[StageKey]:
-        """The keys of its stages. `texts` as for `benchmark.ledger.keys.make_stage_keys`."""
+        """The keys of the run's stages. `texts` as for `benchmark.ledger.keys.make_stage_keys`."""
         ...
 
     def hash_code(self, config: RunConfig) -> str:
-        """A hash of the code of its method."""
+        """A hash of the code of the run's method."""
         ...
 
     def reads_domain(self, config: RunConfig) -> bool:
-        """Whether its model is told a text's domain when it is evaluated."""
+        """Whether the run's model is told a text's domain when it is evaluated."""
         ...
 
 
 class Ledger:
-    """The records below a folder of `--runs`, each held against what its run is of now."""
+    """The records below a folder of `--runs`, compared with runs' present settings and text."""
 
     def __init__(self, store: Store, texts: TextFinder, methods: Methods) -> None:
         self.store = store
@@ -78,14 +78,15 @@ class Ledger:
         lines: list[LineOfRun] | None = None,
         loader: RunLoader | None = None,
     ) -> RunRecords:
-        """The view of a run: the keys of its stages, and its records if they are of it.
+        """The view of a run: the keys of its stages, and its records if they belong to it.
 
-        If they are not of its text, settings or method's version, `why` says so, and it has no
-        `lines`. Its stages are then those that another run may have trained. If a text is not here,
-        what is recorded of it is believed. In an archive it always is. An archive also keeps runs
-        of an earlier version of their method, whose code and keys were others. `lines` are the
-        run's, if they are read already. `loader` has read what other runs share. Raises NotHere for
-        a text that is not here and not recorded.
+        If they are of another text, other settings or another version of the method, `why` says so,
+        and the view has no `lines`. Its `stages` are then what other runs recorded for the same
+        keys. If a text is not here, the recorded hash of the text is believed, unless a text that
+        is here contradicts the records. An archive is always believed. It also keeps runs of an
+        earlier version of their method, whose code and keys were others. `lines` are the run's, if
+        they are read already. `loader` caches the files that runs share. Raises NotHere for a text
+        that is neither here nor recorded.
         """
         if lines is None:
             lines = self.store.read_run(config)
@@ -100,7 +101,7 @@ class Ledger:
         elif not (text_keys or run_line or self.store.is_archive):
             if texts.problem:
                 raise texts.problem
-            # a domain that was added leaves the stages before it as they are
+            # an added domain does not change the stages before it, so their keys are known
             text_keys = self.texts.find_first_keys(config)
         stage_keys: list[StageKey] = []
         if text_keys:
@@ -136,25 +137,25 @@ class Ledger:
         run.why = why
         run.differences = differences
         run.reads_domain = self.methods.reads_domain(config)
-        if not self.store.is_archive:  # its report is what its records give, whatever changes later
+        if not self.store.is_archive:  # an archive's report depends only on its records
             starts = [find_last(stage, StageLine) for stage in run.stages]
             run.other_code = any(_had_other_code(start, config.method, code) for start in starts)
         return run
 
     def view_all(self, configs: Sequence[RunConfig]) -> list[RunRecords]:
-        """The views of these runs; what they share is read once."""
+        """The views of these runs, for which each shared file is read once."""
         loader = RunLoader(self.store)
         return [self.view(config, loader=loader) for config in configs]
 
     def _agrees(self, config: RunConfig, run_line: RunLine) -> bool:
-        """Whether this is an archive, or each text that is here is the recorded one."""
+        """Whether this is an archive, or each text that is here equals the recorded one."""
         if self.store.is_archive:
             return True
         texts = self.texts.find_prepared_keys(config)
         return all(run_line.tokens.get(name) in keys for name, keys in texts.items())
 
     def _keeps(self, run_line: RunLine, code: str) -> bool:
-        """Whether this is an archive of a run that its method trained with other code than now.
+        """Whether this is an archive of a run whose method now has other code.
 
         The last stage of the run decides.
         """
@@ -179,7 +180,7 @@ class Ledger:
         return []
 
     def _compare_settings(self, config: RunConfig) -> list[str]:
-        """What differs in the newest record of the same row and seed, in words."""
+        """How the settings differ from the newest record of the same row and seed, in words."""
         recorded = find_newest_record(config, self.store)
         if recorded is None:
             return []
@@ -188,10 +189,10 @@ class Ledger:
     # What tables show
 
     def read_recorded(self, suite: str) -> list[RunRecords]:
-        """All runs of a suite that are recorded, held against their recorded settings.
+        """All recorded runs of a suite, viewed with their recorded settings.
 
-        If these name a method, a start model or a table of step times that is not here, the run is
-        believed.
+        If the settings name a method, a start model or a table of step times that is not here, the
+        run is believed.
         """
         loader = RunLoader(self.store)
         runs = []
@@ -208,15 +209,15 @@ class Ledger:
         return runs
 
     def read_all(self) -> Iterator[RunRecords]:
-        """All runs that are recorded, by suite."""
+        """All recorded runs, suite by suite."""
         for path in sorted((self.store.root / "suites").glob("*/")):
             yield from self.read_recorded(path.name)
 
     def read_suite(self, suite: str, configs: Sequence[RunConfig]) -> list[RunRecords]:
-        """These runs of a suite, an empty one where there are no records.
+        """These runs of a suite, with an empty view for each run that has no records.
 
-        Seeds of a row are of one text: see `leave_out_older_texts`. Raises RecordsError for records
-        that no report takes, see `check_other_files`.
+        All seeds of a row must have the same text: see `leave_out_older_texts`. Raises RecordsError
+        for a copy of a run's file, see `check_other_files`.
         """
         check_other_files(self.store, suite, {config.id for config in configs})
         runs = []
@@ -229,7 +230,7 @@ class Ledger:
 def _had_other_code(start: StageLine | None, method: str, code: str) -> bool:
     """Whether a run's method trained a stage with other code than now.
 
-    No where the stage's method is unknown, as in older archives.
+    Returns False if the stage's method is unknown, as in older archives.
     """
     if start is None:
         return False
@@ -245,7 +246,7 @@ def _is_measured_otherwise(run_line: RunLine, texts: Texts) -> bool:
 
 
 def find_newest_record(config: RunConfig, store: Store) -> RunConfig | None:
-    """The settings that are recorded last of the same row and seed, if they are not these."""
+    """The newest recorded settings of the same row and seed, except the run's own."""
     newest: RunLine | None = None
     for path in store.run_file(config).parent.glob(f"{config.label}-*.jsonl"):
         match = ID.fullmatch(path.stem)
@@ -258,14 +259,14 @@ def find_newest_record(config: RunConfig, store: Store) -> RunConfig | None:
         return None
     try:
         return RunConfig.model_validate(newest.config)
-    except ValueError:  # of settings that are no longer there
+    except ValueError:  # it has settings that no longer exist
         return None
 
 
 def find_recorded_start(config: RunConfig, store: Store) -> RunConfig | None:
-    """The run with the start model that the newest record of its row and seed describes.
+    """The run with the start model as the newest record of its row and seed describes it.
 
-    None if there is no such record.
+    Returns None if there is no such record, or if it has another `model.start`.
     """
     recorded = find_newest_record(config, store)
     if recorded is None or recorded.model.start != config.model.start:
@@ -274,12 +275,12 @@ def find_recorded_start(config: RunConfig, store: Store) -> RunConfig | None:
 
 
 def describe_run(config: RunConfig) -> dict[str, Any]:
-    """The settings that decide which run a table shows, but those with their default."""
+    """The settings that decide which run a table shows, except those at their default."""
     return describe(config, *DECIDE_A_RUN)
 
 
 def name_differences(differences: Sequence[str]) -> str:
-    """What records are of in place of a run, by the first difference; "" without any."""
+    """A phrase with the first of these differences and the number of others, "" without any."""
     if not differences:
         return ""
     if any(difference.startswith("start.key:") for difference in differences):
@@ -290,9 +291,9 @@ def name_differences(differences: Sequence[str]) -> str:
 
 
 def name_further_seeds(configs: Sequence[RunConfig], ledger: Ledger) -> list[str]:
-    """A line that names the seeds that are trained with the same runs and not shown.
+    """A line with the seeds of these runs that are trained too, but not shown.
 
-    The list is empty where there are none.
+    The list is empty if there are no such seeds.
     """
     if not configs:
         return []

@@ -2,19 +2,19 @@
 
 A run folder holds
 
-    RUNS/stages/<key>/records.jsonl      one stage; <key> is a hash of all that determines it, so
+    RUNS/stages/<key>/records.jsonl      one stage. <key> is a hash of all that determines it, so
                                          runs that share a prefix (the first domain above all)
                                          share its file
-    RUNS/starts/<key>.jsonl              one start model, untouched: lines of kind "later"
+    RUNS/starts/<key>.jsonl              one start model before training: lines of kind "later"
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
     RUNS/scores/baselines.jsonl          downstream scores that need no model
-    RUNS/similarity/<stage key>.jsonl    how like its ancestors a stage's last model is
+    RUNS/similarity/<stage key>.jsonl    how similar a stage's last model is to its ancestors
 
 Every line is one JSON object: a class below, with its kind and time. A float that is not finite is
-written as null. Amounts in `charged` count from the start of the stage, `step` from that of the
-phase, `index` from 0. A second `stage` line in a file means that the stage began anew: what stands
-before it no longer counts.
+written as null. `charged` counts from the start of the stage, `step` from the start of the phase,
+`index` from 0. A second `stage` line in a file means that the stage was started again: the lines
+before it no longer count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
-# Raised when a line comes to mean something else. 1: until keys had descriptions beside them.
+# Increased when the meaning of a line changes. Version 1 had no descriptions beside keys.
 SCHEMA = 2
 T = TypeVar("T")
 L = TypeVar("L")
@@ -47,7 +47,7 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-# a model that is sure of all has 1, but for rounding
+# 1 if the model is certain of every token, except for rounding
 Perplexity = Annotated[float, Meta(ge=1 - 1e-6)]
 Spent = dict[str, Amount]  # by unit
 
@@ -74,23 +74,23 @@ class RunLine(Line, tag="run", kw_only=True):
     row: str
     row_index: int  # its place in the suite
     method: str
-    options: dict[str, Any]  # of the method, which alone knows their types
+    options: dict[str, Any]  # of the method, whose class has their types
     seed: int
-    # its settings, as RunConfig has them; `tuned` in it where `tune` chose the options
+    # its settings, as RunConfig has them, with `tuned` if `tune` chose the options
     config: dict[str, Any]
     tasks: list[dict[str, Any]] = []  # downstream tasks with their hyper-parameters
     domains: list[Titled]
     probes: list[Titled] = []
-    # their keys; none before it has started, as of all that follows from the text
+    # keys of its stages: empty before it has started, like all fields below, which need the text
     stages: list[Key] = []
     unigram: dict[str, Perplexity] = {}  # by domain
     texts: dict[str, str] = {}  # by domain or probe a hash of its validation text
     tokens: dict[str, str] = {}  # by domain or probe a hash of all its tokens and of the tokenizer
-    start: Key = ""  # of the start model, empty where there is none
+    start: Key = ""  # of the start model, empty if there is none
 
 
 class FailedLine(Line, tag="failed", kw_only=True):
-    """Why a run ended before its time."""
+    """Why a run failed."""
 
     stage: Count
     error: str
@@ -118,7 +118,7 @@ class Hardware(Struct, kw_only=True, omit_defaults=True):
 class Provenance(Struct, omit_defaults=True):
     """Code, packages and hardware that trained a stage."""
 
-    code: str  # the commit where there is one, and a hash of the sources that trained
+    code: str  # the commit if there is one, and a hash of the sources that trained
     packages: dict[str, str]  # versions
     hardware: Hardware
     precision: str
@@ -129,8 +129,8 @@ class Provenance(Struct, omit_defaults=True):
 class StageBudget(Struct, omit_defaults=True):
     unit: str
     amount: Annotated[float, Meta(gt=0)]
-    # whether nobody timed its steps on the reference machine: Naive's time, times the FLOPs of its
-    # step over those of Naive's
+    # whether its step time was not measured on the reference machine, but estimated: Naive's time,
+    # times the FLOPs of its step over the FLOPs of Naive's step
     estimated: bool = False
 
 
@@ -138,7 +138,7 @@ class StageLine(Line, tag="stage", kw_only=True):
     """The beginning of a stage."""
 
     key: Key
-    # what the key is a hash of; empty where it was trained before records had it
+    # what the key is a hash of, empty in older records
     description: dict[str, Any] = {}
     index: Count
     domain: str
@@ -158,7 +158,7 @@ class StageLine(Line, tag="stage", kw_only=True):
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):
-    """Perplexities of a stage's model at a step, on each text; None is a number that overflowed."""
+    """Perplexities of a stage's model at a step, on each text, None if a number overflowed."""
 
     phase: str  # "start": before the first step, after growth
     step: Count
@@ -166,7 +166,7 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     charged: Spent
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
-    # predicted tokens and nats of each, at a stage's end
+    # at a stage's end, by text: the predicted tokens of each document, and their loss in nats
     documents: dict[str, list[tuple[Count, Amount]]] = {}
     tokens_per_second: Amount = 0.0
     loss: float | None = None  # of the step, in a phase that trains
@@ -182,7 +182,7 @@ class MetricsLine(Line, tag="metrics", kw_only=True):
 
 
 class ResumedLine(Line, tag="resumed", kw_only=True):
-    """Where training went on from a checkpoint."""
+    """The step at which training resumed from a checkpoint."""
 
     phase: str
     step: Count
@@ -190,7 +190,7 @@ class ResumedLine(Line, tag="resumed", kw_only=True):
 
 
 class Measured(Struct):
-    """A model on each text; None is a number that overflowed."""
+    """Measures of a model on each text, None if a number overflowed."""
 
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
@@ -200,7 +200,7 @@ Measures = Measured | EvaluationLine | None  # None: nothing is measured
 
 
 class LaterLine(Line, tag="later", kw_only=True):
-    """A finished stage's model on a text that came later, or a start model on a text."""
+    """Measures of a finished stage's model on a text that was added later, or of a start model."""
 
     domain: str
     text: str  # its hash
@@ -214,17 +214,17 @@ class GrowthRecord(Struct):
     layer_sources: list[int]  # old index of each new layer
     layer_is_copy: list[bool]  # whether a new layer is an inserted copy
     head_sources: list[list[int]]  # for each new layer the old head of each new head
-    # layers of the grown model that count as copied before; the next growth is given it
+    # layers of the grown model that count as copied before, an input of the next growth
     copied: list[int]
 
 
 class CoreShare(Struct, kw_only=True):
     """The share of its cores that a stage had while the clock ran."""
 
-    # what other programs left of the cores that a process wanted, for the process with least of
-    # them; None where the stage was too short to tell
+    # the share of the wanted cores that other programs left to a process, for the process with the
+    # smallest share. None if the stage was too short to tell
     share: float | None
-    stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
+    stood_still: float = 0.0  # seconds in which it was stopped, which the clock does not count
 
 
 class StageDone(Line, tag="done", kw_only=True):
@@ -234,9 +234,9 @@ class StageDone(Line, tag="done", kw_only=True):
     phases: list[dict[str, Any]]  # of each its name, and what it has spent by unit
     growth: GrowthRecord | None
     cores: CoreShare
-    weights: str = ""  # a hash of its model's
-    trained: str | None = None  # of the weights that the next stage begins with, where others
-    # where memory did not hold as many rows of a forward pass as were asked for
+    weights: str = ""  # a hash of its model's weights
+    trained: str | None = None  # the same for the next stage's first model, if it is another
+    # rows of a forward pass, if memory did not suffice for as many as were asked for
     micro_batch_size: int | None = None
 
 
@@ -246,13 +246,13 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     task: str
     domain: str
     task_key: str  # of its data
-    # of word counts on the part of the texts that a row of a model holds: a hash of that part
+    # for word counts on the part of the texts that fits into a model's row: a hash of that part
     window: str = ""
     name: str  # "majority" or "bag of words"
     metric: str
     test: Share
-    # examples of test that stand in training text, and of these in the stream's, where they are
-    # kept
+    # examples of test that nearly stand in training text of the task or the stream, and how many of
+    # these in the stream's, if `data.near_copies` keeps them
     leaks: int = 0
     in_stream: int = 0
 
@@ -264,19 +264,19 @@ class ScoreLine(Line, tag="score", kw_only=True):
     task: str
     task_key: str  # of its data
     domain: str
-    window: str = ""  # a hash of the part of the texts that a row of the model holds
+    window: str = ""  # a hash of the part of the texts that fits into a row of the model
     protocol: Literal["finetune", "linear_probe"] = "finetune"
     prompt: Literal["right", "none", "wrong", "picked"]
     seed: int
     metric: str
-    dev: Share  # of the best epoch, or strength of a linear probe
+    dev: Share  # of the best epoch, or of a linear probe's best strength
     test: Share
-    # examples of test that stand in training text, and of these in the stream's, where they are
-    # kept
+    # examples of test that nearly stand in training text of the task or the stream, and how many of
+    # these in the stream's, if `data.near_copies` keeps them
     leaks: int = 0
     in_stream: int = 0
     precision: str = ""  # of the forward passes
-    # columns of one, where memory did not hold those that were asked for
+    # tokens of a forward pass, if memory did not suffice for as many as were asked for
     forward_tokens: int | None = None
     seconds: Amount
 
@@ -299,16 +299,16 @@ class ZeroShotLine(Line, tag="zero_shot", kw_only=True):
     key: str
     task: str
     values: dict[str, float]  # by metric, and their standard errors, e.g. acc and acc_stderr
-    version: str = ""  # of the task, as the harness counts them
-    content: str = ""  # a hash of the files of one's own tasks
+    version: str = ""  # of the task's definition in the harness
+    content: str = ""  # a hash of the files in `evaluate.folder`
     seconds: Amount
 
 
 class SimilarityLine(Line, tag="similarity", kw_only=True):
-    """The likeness of a stage's model to its ancestors, see analysis/model_similarity.py.
+    """The similarity of a stage's model to its ancestors, see analysis/model_similarity.py.
 
     `text` is the key of the validation text that the models read. It is empty in older records, and
-    where the reason hangs on no text.
+    if the reason does not depend on a text.
     """
 
     key: str = ""
@@ -325,8 +325,8 @@ class AttentionLine(Line, tag="attention", kw_only=True):
 
     key: str = ""
     text: str = ""
-    own: list[float]  # how much as the heads that they came from
-    others: list[float | None]  # and as other heads of that ancestor; None: it has no other
+    own: list[float]  # for each earlier model, the heads' mean similarity to their ancestors
+    others: list[float | None]  # and to that model's other heads, None if it has no others
     heads: list[list[int]]  # layer and head of the lineages that the figure shows
     maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
     reason: str | None  # why it cannot be measured
@@ -371,7 +371,7 @@ STAGE_FILE = "records.jsonl"  # what the file of a stage's records is called
 def append(path: Path, line: Line) -> None:
     """Append a line in a single write, so that the lines of concurrent writers never mix.
 
-    The line is on the disk then. Raises OSError when the disk takes only a part.
+    When it returns, the line is on the disk. Raises OSError if the disk takes only a part of it.
     """
     timed_line = replace(line, time=round(time.time(), 3))
     content = msgspec.json.encode(timed_line) + b"\n"
@@ -381,7 +381,7 @@ def append(path: Path, line: Line) -> None:
         with name_in_errors(path):
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                # the empty line tells readers that the one before is a killed writer's
+                # the empty line tells readers that a killed writer left the line before it
                 content = b"\n\n" + content
             if os.write(descriptor, content) != len(content):
                 message = "a record was cut short: free room on the disk, and try again"
@@ -392,7 +392,7 @@ def append(path: Path, line: Line) -> None:
 
 
 def read(path: Path, decoder: Decoder[T]) -> list[T]:
-    """The lines of a file of records; none without one. Raises RecordsError as `parse` does."""
+    """The lines of a file of records, or [] if there is none. Raises RecordsError as `parse`."""
     try:
         return parse(path.read_bytes(), decoder, path)
     except FileNotFoundError:
@@ -400,10 +400,10 @@ def read(path: Path, decoder: Decoder[T]) -> list[T]:
 
 
 def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
-    """The lines of what `path` holds.
+    """Decode the lines in `content`, which was read from `path`.
 
-    What a killed writer left half written is skipped, and logged. Raises RecordsError with file
-    and line number for any other line that is not what it should be.
+    A half line that a killed writer left is skipped, and logged. Raises RecordsError with file and
+    line number for any other line that is not a record.
     """
     lines = content.split(b"\n")
     decoded = []
@@ -425,21 +425,21 @@ def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
 
 
 def find_last(lines: Iterable[Any], kind: type[L]) -> L | None:
-    """The last of these lines that is of a kind."""
+    """The last line of a kind, None if there is none."""
     return next((line for line in reversed(list(lines)) if isinstance(line, kind)), None)
 
 
 def select_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
-    """Those of these lines that are of a kind."""
+    """The lines of a kind."""
     return [line for line in lines if isinstance(line, kind)]
 
 
 def read_stage(path: Path) -> list[LineOfStage]:
     """The lines of a stage's file in the order of training.
 
-    A resume takes back what was recorded beyond its step. Of two lines of the same kind, phase and
-    step the last one counts, also of two of kind "done": a writer that hung may add its own to that
-    of who took over. Raises RecordsError as `read` does.
+    A "resumed" line cancels earlier lines of later steps. Of two lines of the same kind, phase and
+    step the last one counts. This includes two "done" lines, because a writer that hung may add its
+    line to that of the writer that took over. Raises RecordsError as `read` does.
     """
     newest: dict[tuple[object, ...], LineOfStage] = {}
     order: list[str] = []
@@ -465,9 +465,9 @@ def read_stage(path: Path) -> list[LineOfStage]:
 
 
 def _is_beyond(line: LineOfStage, position: tuple[int, int], order: list[str]) -> bool:
-    """Whether a line lies after `position`, a phase and a step in it.
+    """Whether a line is later than `position`, a phase and a step in it.
 
-    Of lines without a step only `done` does.
+    Of the lines without a step, only "done" is.
     """
     if isinstance(line, EvaluationLine | MetricsLine | ResumedLine):
         return (order.index(line.phase), line.step) > position

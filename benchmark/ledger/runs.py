@@ -1,4 +1,4 @@
-"""The records of runs, read once: all that reads a result has this view of it.
+"""The one view of a run's records that all readers share, and how it is loaded.
 
 No torch here.
 """
@@ -51,25 +51,25 @@ def make_run_line(config: RunConfig) -> RunLine:
 
 @dataclass(kw_only=True)
 class RunRecords:
-    """The one view of a run: what it is of, and all records of that.
+    """The one view of a run: its settings, and all records that belong to it.
 
-    `line` is the run's own, or what that is to say of a run that has not started. `lines` are all
-    of its file, none where it has not started or where they are not of it. `stages[i]` holds the
-    lines of the i-th stage in the order of training, without what a resume took back; it is empty
-    for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
-    of all suites and settings, `baselines` those that need no model. Of two scores with one key the
-    last counts. `start` is what the untouched start model measured, None where there is none.
-    `similarities[i]` are the last lines of each kind that were measured of that stage's model on
-    the run's own texts.
+    `line` is the run's own line, or the line that a run that has not started would have. `lines`
+    are all lines of its file, empty if it has not started or they do not belong to it. `stages[i]`
+    has the lines of the i-th stage in the order of training, without those that a resume cancelled.
+    It is empty for a stage that has not started. `scores[i]` has the downstream scores of that
+    stage's model, of all suites and settings, `baselines` the scores that need no model. Of two
+    scores with one key the last counts. `start` has the measures of the start model before
+    training, None if there are none. `similarities[i]` has the last line of each kind that was
+    measured of that stage's model on the run's own texts.
 
-    A ledger says the rest, see `benchmark.ledger.ledger.Ledger.view`.
+    A ledger sets the other fields, see `benchmark.ledger.ledger.Ledger.view`.
     """
 
     line: RunLine
     lines: list[records.LineOfRun] = field(default_factory=list)
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
-    # likewise, of all settings
+    # the same by lm-evaluation-harness, of all settings
     zero_shot: list[list[records.ZeroShotLine]] = field(default_factory=list)
     similarities: list[list[records.LineOfMeasures]] = field(default_factory=list)
     baselines: list[records.BaselineLine] = field(default_factory=list)
@@ -79,8 +79,8 @@ class RunRecords:
     other_code: bool = False  # whether its method trained a stage with other code than now
     reads_domain: bool = False  # whether its method tells its model a text's domain at evaluation
     earlier: bool = False  # whether it is of an earlier version of its method, in an archive
-    why: str = ""  # the records that it had are not of it
-    # from the settings of these records, in words
+    why: str = ""  # why records that were found do not belong to it
+    # in words, how the settings of those records differ
     differences: list[str] = field(default_factory=list)
 
     @property
@@ -105,26 +105,26 @@ class RunRecords:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its records say of which stages it is; what fails before leaves another line."""
+        """Whether it has recorded its stages: a run that failed before has only a FailedLine."""
         return find_last(self.lines, RunLine) is not None
 
     @property
     def keys(self) -> list[str]:
         """The keys of its stages, as far as they are known.
 
-        Before its text is tokenised they are those of the first stages: a stage does not depend on
-        later ones.
+        Before all its text is tokenised, they are the keys of the first stages, because a stage
+        does not depend on later ones.
         """
         return self.line.stages
 
     @property
     def matrix(self) -> list[records.Measures]:
-        """The last evaluation of each finished stage; None for a stage that trained nothing."""
+        """The last evaluation of each finished stage, None for a stage that trained nothing."""
         return [find_last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
 
     @property
     def finished(self) -> int:
-        """Number of stages that ran to their end; other runs may have trained the last ones."""
+        """The number of finished stages from the first one on, whichever run trained them."""
         count = 0
         for stage in self.stages:
             if find_last(stage, StageDone) is None:
@@ -134,7 +134,7 @@ class RunRecords:
 
     @property
     def ap(self) -> float | None:
-        """AP after the last finished stage; None without one, or where it evaluated nothing."""
+        """AP after the last finished stage, None without one or if it evaluated nothing."""
         if not self.finished:
             return None
         evaluation = self.matrix[-1]
@@ -145,7 +145,7 @@ class RunRecords:
     def compute_ap(self, evaluation: EvaluationLine, stage: int) -> float:
         """AP of an evaluation in a stage, over the domains so far.
 
-        NaN where the records lack one of them, infinite where one overflowed.
+        It is NaN if the records lack one of them, and infinite if one overflowed.
         """
         perplexities = []
         for domain in self.domains[: stage + 1]:
@@ -161,7 +161,7 @@ def list_charges(stage: Sequence[LineOfStage]) -> dict[str, float]:
 
 
 def measure_wall_time(stage: Sequence[LineOfStage]) -> float:
-    """Seconds of a stage so far, of evaluations and checkpoints too, but not of breaks."""
+    """Seconds of a stage so far, with evaluations and checkpoints, but without interruptions."""
     training = [line for line in stage if not isinstance(line, records.LaterLine)]
     return sum(
         line.time - previous.time
@@ -170,15 +170,15 @@ def measure_wall_time(stage: Sequence[LineOfStage]) -> float:
     )
 
 
-ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
-# seconds of a stage from which that share is known: the counters of cores tick every 10 ms
+ENOUGH_CORES = 0.95  # a stage with a smaller share of its cores was slowed by something else
+# seconds that a stage must last to measure that share: the counters of cores tick every 10 ms
 MEASURABLE = 5.0
 
 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds.
 
-    No runs: an empty list. Raises RecordsError for damaged files, and for copies of a run's file.
+    Returns [] if there are none. Raises RecordsError for damaged files and copies of a run's file.
     """
     loader = RunLoader(Store(runs))
     loaded: list[RunRecords] = []
@@ -191,7 +191,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
 
 
 class RunLoader:
-    """Loads runs of a store; it reads a file that runs share once."""
+    """Loads runs of a store, and reads each file that runs share once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -212,7 +212,7 @@ class RunLoader:
         return list(newest.values())
 
     def load(self, line: RunLine, lines: Sequence[records.LineOfRun]) -> RunRecords:
-        """All records of the run of a line, whose file has these `lines`.
+        """All records of a run, given its own line and all `lines` of its file.
 
         Raises RecordsError for damaged files.
         """
@@ -226,7 +226,7 @@ class RunLoader:
             run.start = untouched if untouched.perplexity else None
         for key in line.stages:
             stage = self.read_stage(key)
-            # of a run that has not started nobody knows on which texts it is to be measured
+            # before a run has started, the texts that it is measured on are not known
             run.stages.append(_select_texts(line, stage) if lines else stage)
             scored = self._read_scores(key)
             newest = {}
@@ -241,9 +241,9 @@ class RunLoader:
 
 
 def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
-    """Raises RecordsError for a copy among the files of a suite that are not of these `runs`.
+    """Raise RecordsError for a copy among the files of a suite that are not of these `runs`.
 
-    `runs` are ids. Whoever reads those learns the same of their files.
+    `runs` are ids. A caller that reads the files of these runs learns the same about them.
     """
     for path in sorted((store.root / "suites" / suite).glob("*.jsonl")):
         if path.stem not in runs:
@@ -253,7 +253,7 @@ def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
 def select_measures(
     run: RunLine, lines: Sequence[records.LineOfMeasures]
 ) -> list[records.LineOfMeasures]:
-    """The measures of a model on a run's own validation texts, or on what is not recorded."""
+    """The measures of a model on a run's own validation texts, or on an unrecorded text."""
     own_texts = {"", *run.texts.values()}
     return [line for line in lines if line.text in own_texts]
 
@@ -261,8 +261,8 @@ def select_measures(
 def leave_out(run: RunRecords, why: str, differences: Sequence[str] = ()) -> RunRecords:
     """A copy of a run without its records, and without the stages and texts in its line.
 
-    So tables can show that it is missing. `why` is the reason, `differences` are those of its
-    settings, text and method.
+    With it tables can show that the run is missing. `why` is the reason, `differences` has in words
+    how its settings, text and method differ.
     """
     line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
     return RunRecords(
@@ -275,10 +275,10 @@ def leave_out(run: RunRecords, why: str, differences: Sequence[str] = ()) -> Run
 
 
 def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
-    """The runs, but an empty one for each that was of another text than a newer run of its row.
+    """The runs, with an empty one for each that was of another text than a newer run of its row.
 
-    Seeds of a row are of one text. Where no text is here to tell which, as in an archive, the
-    newest run does. Give runs of one suite, and only those that were asked for.
+    All seeds of a row must have the same text. If no text is here to decide which, as in an
+    archive, the newest run decides. Give runs of one suite, and only those that were asked for.
     """
 
     def list_texts(line: RunLine) -> dict[tuple[str, str, str], str]:
@@ -301,9 +301,9 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
 
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
-    """The lines of a stage that several runs share, with perplexities of this run's texts alone.
+    """The lines of a stage that several runs share, with perplexities only on this run's texts.
 
-    Its last evaluation gains what was measured later, on texts that other runs did not have.
+    Its last evaluation also gets what was measured later, on texts that other runs did not have.
     """
     later = select_kind(stage, records.LaterLine)
     start = find_last(stage, records.StageLine)

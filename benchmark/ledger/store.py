@@ -1,4 +1,4 @@
-"""Where things lie below the folder of `--runs`, and the records of runs and stages there.
+"""The paths below the folder of `--runs`, and the records of runs and stages in it.
 
 No torch here.
 """
@@ -14,7 +14,7 @@ from benchmark.ledger.records import LineOfStage, RunLine, StageDone, find_last
 
 
 class NamedRun(Protocol):
-    """A run as far as its place is concerned; `benchmark.settings.suite.RunConfig` is one."""
+    """The parts of a run (`benchmark.settings.suite.RunConfig`) that its path depends on."""
 
     @property
     def suite(self) -> str: ...
@@ -25,7 +25,7 @@ class NamedRun(Protocol):
 
 @dataclass(frozen=True)
 class Store:
-    """Where things lie below the folder of `--runs`, but for copies of tokens."""
+    """The paths below the folder of `--runs`, except copies of tokens."""
 
     root: Path
 
@@ -35,9 +35,9 @@ class Store:
 
     @property
     def archive_mark(self) -> Path:
-        """The file that marks records of a study.
+        """The file that marks the records of a study.
 
-        They are believed, though their text is not here.
+        They are believed although their text is not here.
         """
         return self.root / "archive"
 
@@ -71,7 +71,7 @@ class Store:
         return self.root / "suites" / suite / "examples.json"
 
     def measures_file(self, key: str) -> Path:
-        """The measures of the model that a stage ended with, beside its ancestors."""
+        """The file that compares the model that a stage ended with to its ancestors."""
         return self.root / "similarity" / f"{key}.jsonl"
 
     def heartbeat_file(self, config: NamedRun) -> Path:
@@ -86,14 +86,14 @@ class Store:
         return find_last(self.read_stage(key), StageDone) is not None
 
     def read_run(self, config: NamedRun) -> list[records.LineOfRun]:
-        """The records of a run; nothing of one that has not started."""
+        """The records of a run, an empty list if it has not started."""
         return self.read_run_file(self.run_file(config))
 
     def read_run_file(self, path: Path) -> list[records.LineOfRun]:
         """The records of a run in a file.
 
-        Raises RecordsError for those of another version of the schema, and for a copy: whoever
-        looks for a run does so by its file's name.
+        Raises RecordsError for another version of the schema, and for a copy of a run's file,
+        because runs are found by the names of their files.
         """
         lines = records.read(path, records.RUN)
         for line in lines:
@@ -109,6 +109,6 @@ class Store:
         return lines
 
     def read_stage_keys(self, config: NamedRun) -> list[str]:
-        """The keys of the stages of a run that has started; none of one that has not."""
+        """The keys of a run's stages, an empty list if the run has not started."""
         line = find_last(self.read_run(config), RunLine)
         return line.stages if line else []

@@ -1,4 +1,4 @@
-"""What is known of a run's texts on this machine, as the room of data tells it."""
+"""What `benchmark.data` knows about a run's texts on this machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from benchmark.settings.suite import RunConfig
 class Texts:
     """The texts of a run.
 
-    `keys` has by domain, probe and source a hash of its tokens and of the tokenizer. It is empty
-    where not all of them are tokenised. `validation` has by domain and probe the hashes that its
-    validation text may be recorded by, with masks and without. `sizes` are the tokens of each
-    domain, `valid_tokens` those that an evaluation reads. `problem`: why a text is not here.
+    `keys` maps each domain, probe and source to a hash of its tokens and of the tokenizer. It is
+    empty if not all of them are tokenised. `validation` maps each domain and probe to the hashes
+    under which its validation text may be recorded, with masks and without. `sizes` are the numbers
+    of tokens of the domains, `valid_tokens` is the number that an evaluation reads. `problem` says
+    why a text is not here.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -28,10 +29,10 @@ class Texts:
 
 @dataclass(frozen=True)
 class TextFinder:
-    """Looks at the texts of a run; it makes nothing."""
+    """Looks at the texts of a run, and prepares none."""
 
     find: Callable[[RunConfig], Texts]
-    # by name the keys of the texts that are tokenised, up to the first that is not
+    # name -> key of the texts that are tokenised, up to the first that is not
     find_first_keys: Callable[[RunConfig], dict[str, str]]
-    # by name of each text that is here, the keys that it has with the tokenizers here
+    # name of each text that is here -> its keys, one for each tokenizer that is here
     find_prepared_keys: Callable[[RunConfig], dict[str, set[str]]]

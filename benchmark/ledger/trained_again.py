@@ -1,8 +1,7 @@
-"""What a stage came to that was trained twice.
+"""The outcome of training a stage twice: the same weights, a rounding difference, or others.
 
-It came to the same weights, or to weights that differ in rounding, or to others.
-Sums of another CPU, or of another number of threads, are rounded in another order. Weights then
-differ in their last bits, and perplexities in digits that no table shows.
+Another CPU, or another number of threads, sums in another order. Weights then differ in their last
+bits, and perplexities in digits that no table shows.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Literal
 
 from benchmark.ledger import records
 
-SAME = 1e-6  # relative difference of perplexities that the same weights may have
-ROUNDING = 1e-4  # and those that differ in rounding
+SAME = 1e-6  # the relative difference that perplexities of the same weights may have
+ROUNDING = 1e-4  # and of weights that differ in rounding
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a stage that was trained twice differs."""
+    """The differences between two trainings of a stage."""
 
     grade: Literal["same", "rounding", "other"]
     outcome: str  # in words
@@ -30,10 +29,10 @@ class Comparison:
 def compare_stages(
     lines: Sequence[records.LineOfStage], recorded: Sequence[records.LineOfStage]
 ) -> Comparison:
-    """Compare a finished stage with one of the same key.
+    """Compare a finished stage with a recorded one of the same key.
 
-    Weights are compared, and perplexities on the texts that both measured, as closely as these
-    weights allow.
+    Compares weights, and perplexities on the texts that both measured. Their relative difference
+    may be SAME if the weights are equal, else ROUNDING.
     """
     start = records.select_kind(lines, records.StageLine)[-1]
     recorded_start = records.select_kind(recorded, records.StageLine)[-1]
@@ -81,7 +80,7 @@ def describe_machine(stage: records.StageLine) -> str:
 def _list_perplexities(
     lines: Sequence[records.LineOfStage], texts: Collection[str]
 ) -> dict[str, float | None]:
-    """The perplexities of a stage on these texts, by what they are of."""
+    """The perplexities of a stage on these texts, by text, step and phase."""
     perplexities: dict[str, float | None] = {}
     for line in records.select_kind(lines, records.EvaluationLine):
         place = f"after step {line.step} of {line.phase}"
@@ -94,9 +93,9 @@ def _list_perplexities(
 def _find_difference(
     recorded: Mapping[str, float | None], measured: Mapping[str, float | None], tolerance: float
 ) -> str:
-    """The first perplexity that is another when measured again, in words; empty where none is.
+    """The first perplexity that differs from the recorded one, in words, "" if none does.
 
-    The last of both must be of the same text and step.
+    The last perplexities of both must be of the same text and step.
     """
     recorded_last = " ".join(list(recorded)[-1:])
     last = " ".join(list(measured)[-1:])
