@@ -20,12 +20,12 @@ from benchmark.errors import UserError
 class ConfigError(UserError):
     """Something a user wrote in a suite or on the command line cannot be right.
 
-    The message says what and the cure.
+    The message names the error and the cure.
     """
 
 
 class Settings(BaseModel):
-    """Frozen; a key that it does not know is an error."""
+    """The base of all settings: frozen, and a key that it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -34,13 +34,13 @@ Kind = TypeVar("Kind")
 
 
 def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
-    """Settings, or a method, made of what a user wrote.
+    """Make settings, or a method, of what a user wrote.
 
-    Types are strict: a number is no text, a switch no number. Raises ConfigError, which says of
-    each problem where it is, what it is, and which choices there are.
+    Types are strict: a number is not accepted as text, nor a boolean as a number. Raises
+    ConfigError, which says of each problem where it is, what it is, and which choices there are.
     """
     try:
-        # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
+        # strict mode takes JSON's lists for tuples. Dates, which no key takes, become text
         text = json.dumps(content, default=str)
         checked: Kind = _make_adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
         return checked
@@ -70,7 +70,7 @@ def _describe_problems(error: ValidationError, place: str, model: type) -> str:
             problems[key] = ["missing"]
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            if key in problems:  # another type that it could have had
+            if key in problems:  # the key may have several types
                 message = message.removeprefix("Input should be ")
             problems.setdefault(key, []).append(message)
             value = problem["input"]
@@ -86,17 +86,17 @@ def _describe_problems(error: ValidationError, place: str, model: type) -> str:
 
 
 def describe_unknown_key(key: str, choices: Sequence[str]) -> str:
-    """The message for a key that nobody reads, where these are read."""
+    """The message for an unknown key, with the known keys as choices."""
     near = difflib.get_close_matches(key, choices, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"no such key{hint}; there are {', '.join(choices) or 'none'}"
 
 
 def _find_place(problem: ErrorDetails) -> tuple[str, ...]:
-    """Where a problem is, without the names that pydantic gives to the types of one key."""
+    """The path to a problem, without the names that pydantic gives to the types of one key."""
     parts = tuple(map(str, problem["loc"]))
     types = re.compile(r"bool|int|float|str|.*[\[(-].*", re.DOTALL)
-    last = len(parts) - (problem["type"] == "extra_forbidden")  # that is the user's own word
+    last = len(parts) - (problem["type"] == "extra_forbidden")  # an unknown key is the user's word
     names = []
     for i, part in enumerate(parts):
         if i >= last or not types.fullmatch(part):
@@ -127,7 +127,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(_encode(value).encode()).hexdigest()[:12]
 
 
-# Ranges of numbers, and what names may be
+# Ranges of numbers, and the form of names
 
 NAME = r"^\w[\w-]*$"
 ShareOfPhase = Annotated[float, Field(ge=0, le=1)]

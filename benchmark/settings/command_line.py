@@ -21,9 +21,9 @@ LISTS = ("methods", "suites", "studies", "tables", "architectures", "optimizers"
 
 
 def require_at_least(least: int) -> Callable[[str], int]:
-    """A function that reads a whole number from `least` on.
+    """A type for argparse: a whole number that is `least` or more.
 
-    It says as argparse wants it that it got none.
+    The function raises ArgumentTypeError for any other text.
     """
 
     def read(text: str) -> int:
@@ -45,7 +45,7 @@ def read_processes(text: str) -> int | str:
 def read_path(text: str) -> Path:
     """The path that an option gives.
 
-    `~` is the home folder: after `--runs=` the shell leaves it as it is.
+    `~` becomes the home folder here, because the shell does not replace it after `--runs=`.
     """
     return Path(text).expanduser()
 
@@ -58,7 +58,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """The seeds of `0,1,2`, or of a range with its last, `0-2`."""
+    """The seeds of a list such as `0,1,2`, or of a range such as `0-2`, which includes 2."""
     seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -96,7 +96,7 @@ PROMPT = (
     "the domain whose prompt begins each text, or whose adapters are exported, such as torch "
     "(default: the last). 'none' exports without a prompt"
 )
-Settings = dict[str, Any]  # of an argument, as argparse takes them
+Settings = dict[str, Any]  # of an argument, for argparse
 SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
 OPTIONS: dict[str, Settings] = {
     "suite": {"nargs": "?", "default": "demo", "help": A_SUITE},
@@ -282,7 +282,7 @@ RUN = (
 )
 GROW = ("checkpoint", "--layers", "--width", "--out NEW", "--mode", "--text", "--seed")
 EXPORT = ("stage", "out", "--row", "--runs", *CHOSEN, "--prompt")
-# by purpose and example: help, and what it takes
+# purpose -> example -> (help, arguments)
 COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
     "every day:": {
         "run demo --dry-run": ("train missing runs, then report", RUN),
@@ -339,9 +339,10 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
 
 
 def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
-    """The options of a command, the first of the arguments; `description` is that of the project.
+    """The options of a command, whose name is the first of the arguments.
 
-    Raises SystemExit where no command is to be called. Then the help, or what is wrong, is printed.
+    `description` is the project's. If no command is to be called, it prints the help, the version
+    or what is wrong, then raises SystemExit.
     """
     name, *words = arguments
     if name == "--version":
@@ -372,7 +373,7 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
 def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
     """The error message for a word that is no command.
 
-    It says what may be meant. Nothing is run by a slip.
+    It only suggests what may be meant, so a typing error runs nothing.
     """
     near = difflib.get_close_matches(word, commands, n=1)
     if word in list_suite_names() or word.endswith(".toml"):
@@ -384,7 +385,7 @@ def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
 
 
 def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
-    """The arguments with which another command is about the same runs of a suite."""
+    """The arguments that select the same runs of a suite in another command."""
     pairs = [("--runs", str(options.runs))]
     for name in ("methods", "seeds"):
         values = map(str, getattr(options, name))

@@ -1,8 +1,8 @@
-"""What a setting decides. Each says it once, at its field: `Annotated[float, WEIGHTS]`.
+"""What a setting decides, which its field declares once: `Annotated[float, WEIGHTS]`.
 
-`describe` takes the settings that decide something out of all settings, and leaves out what has
-its default. Keys of results are hashes of such descriptions, so a new setting changes none of them.
-A field that holds settings, as `RunConfig.training` does, says nothing: its own fields do.
+`describe` selects settings by what they decide, and leaves out settings at their default. Keys of
+results are hashes of such descriptions, so a new setting changes none of them. A field that
+contains settings, such as `RunConfig.training`, declares nothing, because its own fields do.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Purpose = Literal["weights", "text", "rows", "score", "fine-tuning", "place", "n
 
 @dataclass(frozen=True)
 class Decides:
-    """A purpose of a setting.
+    """What a setting decides.
 
-    "weights": those of a model, "text": the tokens of texts and the examples of tasks, "rows":
-    which runs and numbers tables show, "score": that of a task, "fine-tuning": its score by
-    fine-tuning alone, "place": where files lie on this machine, "nothing": none of these.
-    `step_time`: it also decides how long a training step takes.
+    "weights": weights of a model, "text": tokens of texts and examples of tasks, "rows": which runs
+    and numbers tables show, "score": the score of a task, "fine-tuning": only its score by
+    fine-tuning, "place": where files lie on this machine, "nothing": none of these. `step_time`: it
+    also decides how long a training step takes.
     """
 
     purpose: Purpose
@@ -45,12 +45,12 @@ NOTHING = Decides("nothing")
 
 
 def find_decides(field: FieldInfo) -> Decides | None:
-    """What a field decides; None for one that holds settings."""
+    """What a field decides, None for a field that contains settings."""
     return next((mark for mark in field.metadata if isinstance(mark, Decides)), None)
 
 
 def describe(settings: BaseModel, *purposes: Purpose) -> dict[str, Any]:
-    """The settings that decide one of these, as JSON has them, but those with their default."""
+    """The settings with one of these purposes, as JSON has them, except those at their default."""
     content: dict[str, Any] = {}
     for name, default, decides in _list_own_fields(type(settings)):
         value = getattr(settings, name)
@@ -76,7 +76,7 @@ def _list_own_fields(model: type[BaseModel]) -> list[tuple[str, Any, Decides | N
 
 
 def _describe_inner(value: Any, purposes: tuple[Purpose, ...]) -> Any:
-    """The description of settings, or of each in a sequence; empty where no part has any."""
+    """The description of settings, or of each in a tuple, empty if no part has any."""
     if isinstance(value, BaseModel):
         return describe(value, *purposes)
     if isinstance(value, tuple):
@@ -97,7 +97,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def find_settings(annotation: Any) -> list[type[BaseModel]]:
-    """The kinds of settings in a field's type."""
+    """The settings classes in a field's type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     found = []
@@ -123,10 +123,10 @@ def list_purposes(model: type[BaseModel], prefix: str = "") -> dict[str, Purpose
 def find_differences(
     recorded: Mapping[str, Any], current: Mapping[str, Any], longest: int | None = 60
 ) -> list[str]:
-    """Each setting that is another, in words: `training.max_grad_norm: none, was 1.0`.
+    """Each setting that differs, in words: `training.max_grad_norm: none, was 1.0`.
 
-    Both are descriptions. What one of them leaves out has its default there. Values have `longest`
-    characters at most.
+    Both are descriptions, in which a missing setting has its default. Values are cut after
+    `longest` characters.
     """
     old_values = flatten(_name_entries(recorded))
     values = flatten(_name_entries(current))
@@ -140,7 +140,7 @@ def find_differences(
 
 
 def _name_entries(content: Any) -> Any:
-    """The same with lists of entries that have names as mappings by name."""
+    """The same content, with each list of named entries as a mapping by name."""
     if isinstance(content, Mapping):
         return {key: _name_entries(value) for key, value in content.items()}
     is_list = isinstance(content, list) and bool(content)

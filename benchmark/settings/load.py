@@ -1,7 +1,7 @@
 """Suite files: reading TOML, what `--set` and rows override, and the runs that a suite asks for.
 
-A suite is a file in `benchmark/suites/`, or anywhere: give its path. benchmark/settings/suite.py
-says what may stand in it.
+A suite is a file in `benchmark/suites/`, or any other file that is given by its path.
+benchmark/settings/suite.py says what it may contain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SITE = ROOT / "site.toml"  # one's own defaults of what jobs ask of executors
+SITE = ROOT / "site.toml"  # a site's own defaults for sections of executors
 # what each run takes from its suite
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
@@ -47,8 +47,8 @@ PATHS = {  # keys that hold a path, or paths
     "evaluate.folder",
 }
 LISTS = ("domains", "probes", "tasks", "rows")  # whose entries have names
-AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
-# what would tear a line, or no file can hold
+AS_THEY_ARE = ("/", "~", "${")  # paths that begin so do not depend on the file's place
+# characters that would break a line, or that no file can contain
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 
 
@@ -57,10 +57,10 @@ def load_suite(
 ) -> Suite:
     """Read a suite, and apply the overrides of `--set`.
 
-    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending.
-    `words`: those of a command line that stand for it. A suite may say `extends = "other"` and give
-    only what differs. `${NAME}` in a path is taken from the environment. Paths are relative to the
-    file in which they stand. Raises ConfigError.
+    `name` is the name of a suite in `benchmark/suites/`, or the path of a TOML file, with or
+    without its ending. `words` are the words of a command line that name the suite. A suite may
+    extend another one (`extends`), and give only what differs. `${NAME}` in a path is taken from
+    the environment. Paths are relative to the file that contains them. Raises ConfigError.
     """
     place = f"suite {name!r}"
     content, built_in = _read(name)
@@ -82,10 +82,10 @@ def load_suite(
 
 
 def load_study(study: Path) -> list[Suite]:
-    """The suites in a study's folder. Raises ConfigError where there are none.
+    """The suites in a study's folder. Raises ConfigError if there are none.
 
-    Messages call them by their place in the project: who reads a committed report can paste its
-    commands.
+    Messages name suites by their path in the project, so that a reader of a committed report can
+    paste its commands.
     """
     files = sorted(study.glob("*.toml"))
     if not files:
@@ -107,9 +107,9 @@ def expand(
 ) -> list[RunConfig]:
     """One RunConfig for each row and seed.
 
-    Row names are resolved already (see `methods.list_rows`). `find_own_optimizer` says which
-    optimizer a row's method brings, None where it takes the suite's. Raises ConfigError for a row's
-    override that breaks the suite's rules, or is of a key that no run has.
+    Row names are resolved already (see `methods.list_rows`). `find_own_optimizer` returns the
+    optimizer that a row's method defines, None if it uses the suite's. Raises ConfigError if a
+    row's override breaks the suite's rules, or has a key that rows cannot set.
     """
     keys = (*SHARED, *list_executor_names())
     shared = suite.model_dump_json(include={*keys})
@@ -124,7 +124,7 @@ def expand(
                     f"{', '.join(keys)}"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
-        # through Suite, so that a row's overrides are held against the same rules
+        # through Suite, so that the same rules apply to a row's overrides
         content |= {"name": suite.name, "title": suite.title}
         place = f"suite {suite.name!r}, row {row.name!r}"
         checked = validate(Suite, content, place)
@@ -155,7 +155,7 @@ def expand(
 def _list_overrides(row: Row, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a row sets, by dotted keys.
 
-    `training.decay = "all"` without quotes is a table in TOML, which overrides a section of
+    `training.decay = "all"` without quotes is a nested table in TOML. It overrides a section of
     `content` key by key, as `extends` does.
     """
     overrides: dict[str, Any] = {}
@@ -175,10 +175,10 @@ def _set_defaults_of_recipes(
     own: Optimizer | None,
     place: str,
 ) -> Training:
-    """The training of a row with defaults of published recipes where its suite says nothing.
+    """A row's training, with defaults of published recipes for what the suite does not set.
 
-    `checked` is the suite with what the row overrides, by these keys, `own` the optimizer that its
-    method brings.
+    `checked` is the suite with the row's `overrides`, `own` is the optimizer that the row's method
+    defines.
     """
     keys = {*suite.training.model_fields_set}
     for key in overrides:
@@ -195,7 +195,7 @@ def _set_defaults_of_recipes(
 
 
 def _permute(suite: Suite, seed: int) -> dict[str, Any]:
-    """The stream in an order drawn from the seed, and a tokenizer that no order changes."""
+    """The stream in an order drawn from the seed, and a tokenizer that ignores the order."""
     names = tuple(domain.name for domain in suite.domains)
     order = range(len(names))
     places = tuple(sorted(order, key=lambda place: digest([seed, names[place]])))
@@ -212,7 +212,7 @@ def _permute(suite: Suite, seed: int) -> dict[str, Any]:
 
 
 def parse_set(assignment: str) -> tuple[str, Any]:
-    """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
+    """The key and value of `key.path=value`: the value is TOML if it parses, else a string."""
     key, equals, value = assignment.partition("=")
     if not equals or not key:
         raise ConfigError(
@@ -229,7 +229,7 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 
 def _read(name: str) -> tuple[dict[str, Any], list[str]]:
-    """The content of a suite file, merged into what it extends; and their `Suite.built_in`."""
+    """The content of a suite file, merged into what it extends, and `Suite.built_in`."""
     if name in list_suite_names():
         path = SUITES / f"{name}.toml"
     else:
@@ -267,7 +267,7 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
 def _read_site() -> dict[str, Any]:
     """The site file: sections of executors.
 
-    Nothing else may be in it, for it must not change results.
+    Nothing else may be in it, because it must not change results.
     """
     content, _ = _read(str(SITE))
     names = list_executor_names()
@@ -281,7 +281,7 @@ def _read_site() -> dict[str, Any]:
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Tables merge key by key; anything else, lists too, is replaced."""
+    """Merge tables key by key, and replace anything else, also lists."""
     merged = dict(base)
     for key, value in changes.items():
         nested = isinstance(value, dict) and isinstance(base.get(key), dict)
@@ -322,9 +322,9 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
 
 
 def _change_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
-    """A suite's content with what `change` makes of each text, given its dotted key and itself."""
+    """A suite's content, with each text replaced by `change(dotted key, text)`."""
     if isinstance(value, dict):
-        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
+        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted already
         return {
             name: _change_texts(inner, change, f"{prefix}{name}".strip("."))
             for name, inner in value.items()
@@ -335,19 +335,19 @@ def _change_texts(value: Any, change: Callable[[str, str], str], key: str = "") 
 
 
 def _locate(file: Path, key: str, value: str) -> str:
-    """A text of a suite file, a path relative to the current folder.
+    """A text of a suite file, with a path made relative to the current folder.
 
-    A path stays as it is if it begins with `${NAME}` or comes from `--set`. Step times that ship
-    with the project are relative to the project.
+    A path stays as it is if it begins with one of AS_THEY_ARE or comes from `--set`. Step times
+    that ship with the project are relative to the project.
     """
     if key not in PATHS or value.startswith(AS_THEY_ARE):
         return value
     path = os.path.normpath(file.parent / value)
     if key == "budget.reference" and file.parent == SUITES:
-        # records say the same wherever the project lies
+        # so that records do not depend on where the project is
         return os.path.relpath(path, ROOT)
     if key == "model.start" and not os.path.isdir(path):
-        # on the Hub, or a missing folder, which must not be looked for on the Hub
+        # a name on the Hub, or a missing folder, for which the Hub must not be asked
         if value.startswith("."):
             return os.path.join(os.curdir, path)
         return value
@@ -355,11 +355,11 @@ def _locate(file: Path, key: str, value: str) -> str:
 
 
 def _expand(place: str, key: str, value: str) -> str:
-    """A text with the environment's variables where it is a path.
+    """A text, with environment variables replaced if it is a path.
 
-    Other texts stay as they are: titles are printed, and whoever hands out a suite would learn what
-    stands in the environment. Raises ConfigError for a variable that is not set, and for a torn
-    line.
+    Other texts stay as they are, because titles are printed: the author of a suite could learn what
+    is in the environment. Raises ConfigError for a variable that is not set, and for a character
+    that breaks a line.
     """
 
     def read_variable(match: re.Match[str]) -> str:

@@ -43,7 +43,7 @@ def list_executor_names() -> list[str]:
 
 
 def check_architecture(name: str) -> str:
-    """The name. Raises ValueError with the choices where there is no such architecture."""
+    """Return the name, or raise ValueError with the choices if there is no such architecture."""
     if name not in list_architecture_names():
         raise ValueError(
             f"unknown architecture {name!r}; choose from {', '.join(list_architecture_names())}"
@@ -53,16 +53,16 @@ def check_architecture(name: str) -> str:
 
 @cache
 def make_slug(label: str) -> str:
-    """What is equal in two labels that name the same row.
+    """A form of a label that is equal for all labels that name the same row.
 
-    Case, spaces, hyphens and Unicode's spelling do not count.
+    It ignores case, spaces, hyphens, underscores and the ways to write a character in Unicode.
     """
     normal = unicodedata.normalize("NFKC", label)
     return re.sub(r"[\s_-]", "", normal).casefold()
 
 
 def find_equal_labels(labels: Iterable[str]) -> list[str]:
-    """The labels that are not alone with their slug: a table could not keep them apart."""
+    """The labels that share their slug, so that a table could not tell them apart."""
     all_labels = list(labels)
     counts = Counter(map(make_slug, all_labels))
     if len(counts) == len(all_labels):
@@ -76,9 +76,9 @@ def make_row_slug(row: str) -> str:
 
 
 def read_first_line(file: Path | None) -> str:
-    """The first words of a file on itself: a module's docstring, the title of a suite or a page.
+    """The first line of a module's docstring, or the title of a suite or a page.
 
-    They are empty where there is no file. Of a module that is no Python they say why.
+    It is empty if there is no file. For a module that is not valid Python, it says why.
     """
     text = file.read_text(encoding="utf-8") if file else ""
     if file and file.suffix == ".md":
@@ -97,7 +97,7 @@ def read_first_line(file: Path | None) -> str:
 def read_reason(file: Path | None) -> str:
     """The line in which a method, suite, study, table or architecture says why to take it.
 
-    It begins with "Take it". It is empty where a file has none.
+    It begins with "Take it". It is empty if the file has none.
     """
     text = file.read_text(encoding="utf-8") if file else ""
     reason = re.search(r"^(?:# )?(Take it .*)$", text, re.MULTILINE)

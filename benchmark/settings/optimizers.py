@@ -1,6 +1,6 @@
-"""Kinds of optimizer; a suite names one (`training.optimizer`).
+"""Kinds of optimizer, with all differences between them.
 
-All differences between them are here. A method's file may have its own, in
+A suite names one (`training.optimizer`). A method's file may define its own, in
 `LifelongMethod.optimizer`. No torch here until one is made.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, Any]
 Remarks = Mapping[tuple[str, Any], str]  # (setting, value) -> sentence
-Groups = Sequence[dict[str, Any]]  # torch's: "params", and "factor", of their learning rate
+Groups = Sequence[dict[str, Any]]  # of torch: "params", and the "factor" of their learning rate
 State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
 
 
@@ -32,36 +32,36 @@ DEFAULTS_OF_START_MODELS: Options = {"decay": "matrices"}
 class Part:
     """One of torch's optimizers, and which parameters it gets.
 
-    They are of those that no part before it has taken.
+    It gets the parameters that `takes` accepts and that no part before it has taken.
     """
 
-    # with any learning rate: each step sets it
+    # its learning rate does not count, because each step sets it
     make: Callable[[Groups, Training, Options], TorchOptimizer]
-    # by `LanguageModel.part_names`
+    # by the parameter's name in `LanguageModel.part_names`
     takes: Callable[[str, Parameter], bool] = lambda name, parameter: True
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A kind of optimizer. The last of its parts takes whatever is left."""
+    """A kind of optimizer, whose last part takes all remaining parameters."""
 
     name: str  # in suites, records and keys
     meaning: str
     parts: tuple[Part, ...]
-    # with their values, where a suite says nothing else
+    # with the values that they have unless a suite sets them
     options: Options = field(default_factory=dict)
-    # settings of `training` as recipes with it have them, where a suite says nothing
+    # settings of `training`, as in recipes with it, for what a suite does not set
     defaults: Options = field(default_factory=dict)
-    # whether a step looks at whole matrices, which `training.shard` spreads
+    # whether a step needs whole matrices, which `training.shard` splits
     needs_full_weights: bool = False
 
-    # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary,
-    # the state that it goes on with. {} is no state. None is
-    # `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another takes that one's
-    # state, in every kind.
+    # A function of a parameter's state, the parameter, which may have grown, and the size of the
+    # vocabulary. It returns the state to go on with, {} for no state. None means
+    # `benchmark.training.optimizer.fit_moments`. In every kind, a layer that is a copy of another
+    # takes the other's state.
     fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None
     reason: str = ""  # why one would take it, in a line
-    # for a setting of `training` and its value, the sentence with which tables note such rows
+    # (setting of `training`, value) -> the sentence that tables show as a note on such rows
     remarks: Remarks = field(default_factory=dict)
 
     @property
@@ -73,9 +73,9 @@ class Optimizer:
         return f"{self.meaning} (options {options})"
 
     def replace_options(self, options: Options) -> Optimizer:
-        """This kind with other values.
+        """This kind with other values of its options.
 
-        Raises ValueError for an option that it lacks, or of another type.
+        Raises ValueError for an option that it lacks, or a value of another type.
         """
         for name, value in options.items():
             if name not in self.options:
@@ -157,7 +157,7 @@ OPTIMIZERS = {
 
 
 def find_optimizer(name: str) -> Optimizer:
-    """The kind of this name. Raises ValueError with the choices where there is none."""
+    """The kind with this name. Raises ValueError with the choices if there is none."""
     if name not in OPTIMIZERS:
         raise ValueError(f"no optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[name]

@@ -1,8 +1,8 @@
-"""Schedules of the learning rate. All differences between them are here; whoever needs a rate asks.
+"""Schedules of the learning rate, with all differences between them.
 
-A schedule is a value: pieces, one after the other, each of which leads to a share of the peak rate.
-A suite and a task name one of `SCHEDULES`, which begin with their warm-up; a method may also give a
-`Schedule` of its own to a phase.
+A schedule is a sequence of pieces, each of which leads to a share of the peak rate. A suite and a
+task name one of `SCHEDULES`, which begin with a warm-up. A method may also give a phase its own
+`Schedule`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from benchmark.errors import UserError
 ScheduleName = Literal["linear", "inverse_sqrt", "cosine", "wsd", "constant"]
 PieceCurve = Literal["linear", "cosine", "inverse_sqrt", "exponential"]
 Extent = Literal["phase", "stage", "stream"]
-FLOOR = 0.1  # where "cosine" ends (Ibrahim et al. 2024)
-# of the whole, the last part of "wsd" (Hägele et al. 2024, arXiv 2405.18392: 10 to 20%)
+FLOOR = 0.1  # the share of the peak rate at which "cosine" ends (Ibrahim et al. 2024)
+# the share at the end in which "wsd" decays (Hägele et al. 2024, arXiv 2405.18392: 10 to 20%)
 DECAY = 0.2
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a schedule, from where the one before it ends, or from `Schedule.begin`.
+    """A part of a schedule, which begins where the part before ends, or at `Schedule.begin`.
 
     With x the share of the piece that is over, and the rate going from a to b: "linear" is a (1 -
-    x) + b x, "cosine" b + (a - b) / 2 (1 + cos(pi x)), "exponential" a (b / a)^x. "inverse_sqrt" is
-    a sqrt(s / t) at the share t of the whole, where the piece begins at the share s; it has no
-    `end` of its own.
+    x) + b x, "cosine" b + (a - b) / 2 (1 + cos(pi x)), "exponential" a (b / a)^x. "inverse_sqrt"
+    has no `end`: it is a sqrt(s / t) when the share t of the whole is spent, if the piece begins at
+    the share s.
     """
 
     until: float  # share of the whole that is spent when the piece ends
-    end: float | None  # share of the peak rate then
+    end: float | None  # share of the peak rate when the piece ends
     curve: PieceCurve = "linear"
 
     def at(self, spent: float, start: float, begin: float) -> float:
-        """The level when the share `spent` of the whole is spent.
+        """The share of the peak rate when the share `spent` of the whole is spent.
 
-        The piece began at the share `start`, with the level `begin`.
+        The piece began when the share `start` was spent, with the share `begin` of the peak rate.
         """
         if self.end is None:
             if start:
@@ -58,9 +58,9 @@ class Piece:
 class Schedule:
     """The share of the peak rate, by the share that is spent of a phase, a stage or the stream.
 
-    Pieces of no length are left out. One over the stream tells the method how long that is, as
-    `Stage.stream_info` does; the keys of its stages depend on it. Raises UserError for pieces that
-    are none.
+    A piece of no length is a jump to its `end`. A schedule over the stream tells the method the
+    stream's length, as `Stage.stream_info` does, so the keys of its stages depend on that length.
+    Raises UserError for invalid pieces.
     """
 
     pieces: tuple[Piece, ...]
@@ -106,7 +106,7 @@ class Schedule:
         return level
 
 
-# their pieces after the share that warms up
+# name -> the pieces after the warm-up, given the share that warms up
 SCHEDULES: dict[ScheduleName, Callable[[float], tuple[Piece, ...]]] = {
     "linear": lambda warmup: (Piece(1.0, 0.0),),  # to 0 (the paper's BERT)
     "inverse_sqrt": lambda warmup: (Piece(1.0, None, "inverse_sqrt"),),  # the paper's GPT
@@ -117,7 +117,7 @@ SCHEDULES: dict[ScheduleName, Callable[[float], tuple[Piece, ...]]] = {
 
 
 def find_schedule(schedule: Schedule | ScheduleName, warmup: float) -> Schedule:
-    """The schedule of that name with that share of warm-up; a schedule as a value is itself."""
+    """The schedule with that name and share of warm-up, or `schedule` itself if it is one."""
     if isinstance(schedule, Schedule):
         return schedule
     if schedule not in SCHEDULES:

@@ -1,9 +1,8 @@
 """Suites: what to compare, on which text, with which models, under which budget.
 
-A suite is a TOML file (benchmark/settings/load.py reads it) that becomes the frozen models below;
-their docstrings and fields say what every key means. A `Suite` expands into `RunConfig`s, one for
-each row of its tables and each seed; a `RunConfig` holds everything that determines a run and
-nothing else.
+A suite is a TOML file, which benchmark/settings/load.py reads into the frozen models below. Their
+docstrings and fields say what every key means. A `Suite` expands into `RunConfig`s, one for each
+row of its tables and each seed. A `RunConfig` contains everything that determines a run.
 
 No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
 """
@@ -112,7 +111,7 @@ class Data(Settings):
 
     @property
     def text_length(self) -> int:
-        """N, the text tokens of a row."""
+        """N, the number of text tokens of a sequence."""
         return self.sequence_length - 2
 
 
@@ -139,7 +138,7 @@ class Model(Settings):
     """Architecture, and the ladder of sizes: one size per domain.
 
     Methods that do not grow keep the first size. With `start` the stream begins with that model,
-    which has its own architecture, head size, dropout and first size. The ladder gives the others.
+    which has its own architecture, head size, dropout and first size. The ladder gives later sizes.
     """
 
     architecture: Annotated[Annotated[str, AfterValidator(check_architecture)], STEPS] = Field(
@@ -186,7 +185,7 @@ class Model(Settings):
                     f"ladder: {size} after {smaller}: a model can grow, not shrink: give sizes "
                     "that never fall"
                 )
-        for size in self.ladder if not self.start else ():  # the heads are those of a start model
+        for size in self.ladder if not self.start else ():  # a start model has its own heads
             if size.hidden_size % self.head_size:
                 raise ValueError(
                     f"hidden_size {size.hidden_size} is not a multiple of head_size "
@@ -321,9 +320,9 @@ class Budget(Settings):
     @field_validator("reference")
     @classmethod
     def _check_reference(cls, reference: str | None, info: ValidationInfo) -> str | None:
-        """The table; None for a unit that needs none.
+        """The table of step times, None for a unit that needs none.
 
-        `--set budget.unit=seconds` may have chosen such a unit.
+        `--set budget.unit=seconds` may have replaced a unit that needs one.
         """
         unit = info.data.get("unit")
         if unit not in UNITS or not UNITS[unit].by_table:
@@ -428,7 +427,7 @@ class Suite(Settings):
 
     @property
     def called(self) -> str:
-        """The words of a command line that stand for it, in messages that name a next command."""
+        """The words that name the suite on a command line, for messages with a next command."""
         return self._called or self.name
 
     @property
@@ -438,7 +437,7 @@ class Suite(Settings):
 
     @property
     def sections(self) -> dict[str, Any]:
-        """What jobs ask of executors, by their names; each executor checks its own."""
+        """What jobs ask of executors, by executor, each of which checks its own section."""
         return self.model_extra or {}
 
     @model_validator(mode="after")
@@ -514,7 +513,7 @@ class RunConfig(Settings):
     tasks: Annotated[tuple[Task, ...], NOTHING] = Field(
         (), description="what its models are scored on; no part of the run's identity"
     )
-    tuned: Annotated[Tuned | None, NOTHING] = Field(None)  # None: with the suite's own options
+    tuned: Annotated[Tuned | None, NOTHING] = Field(None)  # None: no search chose its options
     places: Annotated[tuple[int, ...], WEIGHTS] = Field(
         (),
         description="of the domains in the suite's list, where they have another order",
@@ -525,7 +524,7 @@ class RunConfig(Settings):
 
     @property
     def learned(self) -> tuple[Domain, ...]:
-        """The texts that weights depend on: the domains, and the one that is replayed."""
+        """The texts that weights depend on: the domains, and the replayed text."""
         replayed = self.replay.text if self.replay and self.replay.share else ""
         return (*self.domains, *(probe for probe in self.probes if probe.name == replayed))
 
@@ -536,7 +535,7 @@ class RunConfig(Settings):
 
     @property
     def tokenizer_note(self) -> str:
-        """A warning where the tokenizer is trained on domains after the first one; else nothing."""
+        """A warning if the tokenizer is trained on domains after the first one, else ""."""
         names = [domain.name for domain in self.domains]
         first = names[0]
         later = [name for name in self.tokenizer.domains or names if name != first]
@@ -552,7 +551,7 @@ class RunConfig(Settings):
         )
 
     def describe_expected_passes(self, tokens: Sequence[int]) -> str:
-        """Passes over the text, as far as known before training, by the tokens of each domain."""
+        """Passes over the text, as known before training, given the tokens of each domain."""
         columns = self.training.batch_size * self.data.text_length
         labels = [domain.label for domain in self.domains]
         cost = UNITS[self.budget.unit].cost
@@ -581,13 +580,13 @@ Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 
 
 def pick_for_stage(value: PerStage, stage: int) -> float:
-    """The value of a per-stage setting in `stage` (counted from 0); records hold lists."""
+    """The value in `stage` (counted from 0) of a setting that may be a tuple, in records a list."""
     if isinstance(value, tuple | list):
         return value[stage]
     return value
 
 
-LISTED = 12  # domains at most, each of which is told of
+LISTED = 12  # the most domains that are named one by one
 
 
 def describe_passes(
@@ -608,7 +607,7 @@ def describe_passes(
 
 
 def _format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
-    """The smallest and the largest value of each domain, or of all where they are many."""
+    """The smallest and largest value of each domain, or of all if there are more than LISTED."""
     if len(values) > LISTED:
         all_values = [value for numbers in values.values() for value in numbers]
         values = {f"of {len(values)} domains": all_values}

@@ -36,7 +36,7 @@ class HubTask(HubSource):
 
 
 class Docstrings(Settings):
-    """A task cut from the documentation that its domain holds out: which part of a package is this?
+    """Passages of the documentation that its domain holds out: what part of a package is each from?
 
     See `benchmark.downstream.passages`.
     """
@@ -163,9 +163,9 @@ class Finetuning(Settings):
     )
 
     def list_trials(self, task: Task) -> list[tuple[Protocol, int]]:
-        """The ways to score the task, and seeds of each.
+        """Each protocol that scores the task, with each of its seeds.
 
-        A linear probe has nothing to draw but a wrong prompt.
+        A linear probe has one seed, because it draws nothing but a wrong prompt.
         """
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
         ways: Iterable[Protocol] = (
@@ -177,7 +177,7 @@ class Finetuning(Settings):
 class Evaluate(Settings):
     """Tasks of lm-evaluation-harness for each causal model after its stage, without fine-tuning.
 
-    It takes `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
+    They need `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
     """
 
     tasks: Annotated[tuple[str, ...], ROWS] = Field(

@@ -14,7 +14,7 @@ OnError = Literal["stop", "skip"]
 
 
 class HubSource(Settings):
-    """What names a Hugging Face dataset."""
+    """The name, configuration and commit of a Hugging Face dataset."""
 
     path: Annotated[str, TEXT] = Field(
         description="its name on the Hub, e.g. 'allenai/c4' or 'nyu-mll/glue'"
@@ -135,7 +135,7 @@ class Domain(Text):
 
     @property
     def parts(self) -> tuple[Domain, ...]:
-        """Its sources, each as a domain with a name of its own; itself, where it is not mixed."""
+        """Its sources, each as a domain with a name of its own, or itself if it is not mixed."""
         shared = {
             "name": self.name,
             "title": self.title,
@@ -155,7 +155,7 @@ class Domain(Text):
 
 
 class Replay(Settings):
-    """General text beside the stream, such as a start model was trained on.
+    """General text beside the stream, such as a start model's own training text.
 
     Each training batch holds some of it, in every stage and for every method. The method chooses
     the rest of the batch. This text has no stage, and AP does not include it.

@@ -1,6 +1,6 @@
-"""Units of a budget, of which methods get the same amount.
+"""Units of a budget, with all differences between them.
 
-All differences between them are here.
+Every method gets the same amount of the budget's unit.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class Work:
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit; `UNITS` holds all that a suite can name."""
+    """One of the units that a suite can name, see `UNITS`."""
 
     name: str  # in suites and in records
     label: str  # of axes
     meaning: str  # for docs/suite_keys.md
-    cost: Callable[[Work], float] | None  # of some work; None: wall time, which the clock measures
+    cost: Callable[[Work], float] | None  # of some work. None: wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times
-    amounts: str = ""  # what they are called where whose seconds they are matters
+    amounts: str = ""  # their name in texts that must say whose seconds they are
 
     @property
     def is_wall_time(self) -> bool:
-        """Whether runs compare only where each ran alone, on the same kind of machine."""
+        """Whether runs are comparable only if each ran alone, on the same kind of machine."""
         return self.cost is None
 
     def format(self, amount: float, gpu_seconds: float = 0) -> str:
@@ -92,7 +92,7 @@ UNITS = {
 
 
 def list_recorded_units() -> list[str]:
-    """The units in which every stage records what it has spent, whatever its budget's is."""
+    """The units in which every stage records what it has spent, whatever its budget's unit."""
     return [name for name, unit in UNITS.items() if not unit.by_table]
 
 
