@@ -1,8 +1,7 @@
-"""Pages name others as docs/NAME.md, and figures and pages of studies as ../results/...; on the
-site these are links and copies.
+"""Hooks of mkdocs that make links of the names in pages, and add files to the site.
 
-The site begins with README.md. It has each study's reports too, which the repository keeps as
-tables alone.
+Pages name other pages as docs/NAME.md, and figures and pages of studies as ../results/... The site
+begins with README.md. It also has each study's reports, of which the repository keeps only tables.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ REPORTS = tempfile.TemporaryDirectory()
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by mkdocs once: some pages, and figures and reports of studies, lie outside its
-    folder.
-    """
+    """Called by mkdocs once: add pages, figures and reports that lie outside its folder."""
     for source, page in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         text = re.sub(r"\]\((\.\./)*docs/", "](", text)
@@ -72,16 +69,14 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_post_build(config: Any) -> None:
-    """Called by mkdocs at the end: a report's page links to its tables and figures, which stand
-    beside it.
-    """
+    """Called by mkdocs at the end: copy the tables and figures that reports' pages link to."""
     shutil.copytree(REPORTS.name, config.site_dir, dirs_exist_ok=True)
 
 
 def render_reports() -> dict[str, dict[str, Path]]:
-    """For each study in results/ the pages of its suites that have records, by the suite's title.
+    """Render each study in results/: study -> title of a suite with records -> page of its report.
 
-    Where only links are checked (CI) that of the demo.
+    If only links are checked (CI), it renders only the demo.
     """
     studies = "demo" if os.environ.get("CI") == "true" else "*"
     reports: dict[str, dict[str, Path]] = {}
@@ -102,7 +97,7 @@ def render_reports() -> dict[str, dict[str, Path]]:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs for each page."""
+    """Called by mkdocs for each page: make links of the names in it."""
     for name, target in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name}", f"]({target}")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", OF_STUDY.sub(r"\1", markdown), flags=re.S)

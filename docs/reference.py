@@ -1,4 +1,4 @@
-"""The pages that are read off the code: the method interface, the commands, methods and suites.
+"""The pages that are rendered from the code: the method interface, commands, methods and suites.
 
 python -m docs.reference
 """
@@ -36,7 +36,7 @@ def link_pages(text: str) -> str:
 
 
 def render_interface() -> str:
-    """The classes that a method meets: their fields with comments, their functions with docs."""
+    """The page of the classes that a method uses: fields with comments, functions with docs."""
     parts = ["# Method interface", NOTE]
     parts.append(
         "These are the classes of [a method](adding_a_method.md): what it overrides, and what it "
@@ -55,7 +55,7 @@ def render_interface() -> str:
 
 
 def _write_class(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
-    """The table of a class's fields, then what its public functions say."""
+    """The table of a class's fields, then its public functions with their docstrings."""
     rows = []
     for member in node.body:
         if isinstance(member, ast.AnnAssign):
@@ -121,7 +121,7 @@ def render_commands() -> str:
 
 
 def _name_value(settings: dict[str, object]) -> str:
-    """What stands behind an option in an example; nothing for one that is a switch."""
+    """What stands behind an option in an example, empty for a switch."""
     if settings.get("action") == "store_true":
         return ""
     choices = settings.get("choices")

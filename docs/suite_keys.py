@@ -36,7 +36,7 @@ files lie. Their content counts, not their place.
 
 Change these first: `methods`, `seeds`, `domains`, `budget.amount`, `model.ladder`."""
 
-# One for each section, which a suite that extends the demo can hold.
+# One for each section, valid in a suite that extends the demo.
 EXAMPLES = {
     "": 'methods = ["naive", "er"]',
     "[[rows]]": 'rows = [{ name = "ER, 30%", method = "er", options = { replay_ratio = 0.3 } }]',
@@ -86,7 +86,7 @@ TYPES = {
     "null": "",
 }
 PURPOSES = list_purposes(Suite)
-SAID = 10_000  # the largest limit that a reader would meet
+SAID = 10_000  # larger limits are left out, because no reader meets them
 LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 Schema = dict[str, Any]  # of JSON Schema, as pydantic writes it
@@ -95,7 +95,7 @@ Schema = dict[str, Any]  # of JSON Schema, as pydantic writes it
 def render() -> str:
     """The page, in Markdown."""
     suite = Suite.model_json_schema()
-    suite["required"].remove("name")  # a file that does not say it has its own
+    suite["required"].remove("name")  # its default is the file's name
     del suite["properties"]["tuned"]  # nobody writes it by hand
     for name in list_executor_names():
         if settings := executors.find(name).settings:
@@ -132,7 +132,7 @@ def _find_sections(path: str, schema: Schema, known: Schema) -> Iterator[tuple[s
 
 
 def _find_section(value: Schema) -> str | None:
-    """The name of the settings that a key holds, or holds a list of."""
+    """The name of the settings that a key contains, alone or in a list."""
     options = [value, value.get("items", {}), *value.get("anyOf", [])]
     return next((option["$ref"].rpartition("/")[2] for option in options if "$ref" in option), None)
 
@@ -140,7 +140,7 @@ def _find_section(value: Schema) -> str | None:
 def _write_table(
     place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]
 ) -> Iterator[str]:
-    """The keys of a section, but for those of the section around it that mean the same."""
+    """The keys of a section, except those that mean the same in the section around it."""
     around, outer = next(
         (
             (at, of)

@@ -1,12 +1,12 @@
-"""How often a scorecard is wrong and an interval misses its mean, simulated: the tables of
-docs/appendix_statistics.md.
+"""Simulations of how often a scorecard is wrong, and of how often an interval misses its mean.
 
 python -m docs.verdict_tables
 
-The card is that of a suite of the paper's methods, with all claims about them. Every value is drawn
-for each seed, and claims share the values of their rows as they do on a real card. A verdict is
-wrong if it is "held" of a claim that is false, or "not held" of one that is true; where a
-comparison lies exactly at its bound, "held" is wrong, and where all do, so is "not held".
+It prints the tables of docs/appendix_statistics.md. The card is the card of a suite of the paper's
+methods, with all claims about them. Every value is drawn for each seed, and claims share the values
+of their rows, as on a real card. A verdict is wrong if it is "held" but the claim is false, or "not
+held" but the claim is true. If some or all comparisons of a claim lie exactly at their bounds, and
+none on the wrong side, both are wrong.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from benchmark.settings.names import make_slug
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
 FINETUNINGS = 5
 SEEDS = range(2, 21)
-SHOWN = (3, 4, 5, 6, 8, 10, 15, 20)  # of these, in the tables
+SHOWN = (3, 4, 5, 6, 8, 10, 15, 20)  # the numbers of seeds in the tables
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
-# what a row's values differ by between seeds; the scale is the standard deviation, or Cauchy's own
+# how a row's values vary between seeds. The unit is the standard deviation, or Cauchy's own scale
 NOISE: dict[str, Draw] = {
     "Gaussian": lambda rng, shape: rng.normal(size=shape),
     "Student's t, 2 degrees": lambda rng, shape: rng.standard_t(2, size=shape),
@@ -41,15 +41,15 @@ NOISE: dict[str, Draw] = {
         rng.normal(size=shape) + rng.choice([-10.0, 10.0], shape)
     ),
 }
-# and where half a standard deviation of each row comes from what all seeds share: an order, a
+# noise with another half of a standard deviation per row that all seeds share: from an order, a
 # memory, a test text
 SHARED: dict[str, Draw] = {
     "Gaussian, half as much shared": lambda rng, shape: (
         rng.normal(size=shape) + rng.normal(0, 0.5, shape[1:])
     )
 }
-# name -> how far comparisons are from their bounds, and how far one in half of the claims is on the
-# other side
+# name -> how far comparisons are from their bounds on the claim's side, and how far one of them is
+# instead in half of the claims (negative: on the other side)
 DIFFERENCES = {
     "tied": (0.0, 0.0),
     "weakly": (0.5, -0.5),
@@ -60,11 +60,11 @@ DIFFERENCES = {
 
 @dataclass(frozen=True)
 class Card:
-    """The comparisons of all claims, a bound each: the places of its two values, shape
-    (comparisons, 2).
+    """The comparisons of all claims, one per bound.
 
-    `sizes` holds the number of comparisons of each claim, `values` the number of values. What a
-    claim holds against zero is itself a difference within a run (a rise, a slope, own heads less
+    `places` has the places of the two values of each comparison, shape (comparisons, 2). `sizes`
+    has the number of comparisons of each claim, `values` is the number of values. A value that a
+    claim compares with zero is itself a difference within a run (a rise, a slope, own heads less
     others), and is drawn as one.
     """
 
@@ -74,7 +74,7 @@ class Card:
 
 
 def make_main_card() -> Card:
-    """The claims about the paper's methods."""
+    """The card of all claims about the paper's methods."""
     everything = Measurements(list(TITLES), TITLES)
     for row in [*PAPER, *PROMPT_ROWS.values()]:
         for metric in METRICS:
@@ -104,8 +104,9 @@ ONE_CLAIM = Card(np.array([[0, 1]]), (1,), 2)  # of a single comparison
 
 @dataclass(frozen=True)
 class Draws:
-    """Cards with what is true of them; `excess` has the shape (seeds, cards, comparisons), `false`
-    (claims, cards).
+    """Drawn cards, and which claims are false.
+
+    `excess` has the shape (seeds, cards, comparisons), `false` (claims, cards).
     """
 
     excess: Floats
@@ -115,7 +116,7 @@ class Draws:
 
 
 def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
-    """Draw so many cards of the most seeds; fewer seeds are the first of these."""
+    """Draw `cards` cards with the most seeds, of which a smaller number takes the first."""
     kinds = NOISE | SHARED
     rng = np.random.default_rng([[*kinds].index(noise), [*DIFFERENCES].index(difference)])
     values = kinds[noise](rng, (SEEDS[-1], cards, card.values))
@@ -136,11 +137,11 @@ def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
 
 
 def compute_p_values(card: Card, excess: Floats) -> Iterator[Floats]:
-    """What `compute_one_sided_p` and `combine_p_values` say, shape (2, claims, cards), for each
-    number in SEEDS.
+    """The p-values of `combine_p_values`, shape (2, claims, cards), for each number in SEEDS.
 
-    Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of
-    claims alone, and t of the first 2, 3, ... seeds comes from cumulative sums (Welford 1962).
+    Those of the comparisons are as in `compute_one_sided_p`. Both directions of a claim depend only
+    on the smallest t of its comparisons, so p-values are computed only for claims. t of the first
+    2, 3, ... seeds comes from cumulative sums (Welford 1962).
     """
     count = np.arange(1, len(excess) + 1).reshape(-1, 1, 1)
     mean = excess.cumsum(axis=0) / count
@@ -152,7 +153,7 @@ def compute_p_values(card: Card, excess: Floats) -> Iterator[Floats]:
             t = mean[seeds - 1] / np.sqrt(squares[seeds - 1] / (seeds - 1) / seeds)
         smallest = np.minimum.reduceat(
             t, starts, axis=1
-        ).T  # NaN if one comparison has no t: then it is not held
+        ).T  # NaN if one comparison has no t: then the claim is not held
         known = np.fmin.reduceat(t, starts, axis=1).T
         yield np.stack(
             [
@@ -163,9 +164,7 @@ def compute_p_values(card: Card, excess: Floats) -> Iterator[Floats]:
 
 
 def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Floats, Floats]:
-    """The share of cards with a wrong verdict, and of claims that are decided rightly, for each
-    number in SEEDS.
-    """
+    """The share of cards with a wrong verdict, and of rightly decided claims, for each of SEEDS."""
     drawn = draw(card, noise, difference, cards)
     refuted = drawn.false & (drawn.behind < 0)  # claims that are false, and not just at the bound
     wrong, right = [], []
@@ -179,8 +178,9 @@ def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Float
 
 
 def simulate_coverage(noise: str, seeds: int, samples: int) -> float:
-    """How often the interval of a score's mean holds 0, the centre of both noises: pre-training's,
-    fine-tuning's.
+    """How often the interval of a score's mean contains 0, its true value.
+
+    0 is the centre of both noises, of pre-training and of fine-tuning.
     """
     rng = np.random.default_rng([seeds, [*NOISE].index(noise)])
     scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](
@@ -218,7 +218,7 @@ def write_tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
 
 
 def write_table(head: str, rows: Mapping[str, Floats]) -> str:
-    """Percentages, a column each of SHOWN; " | " divides the first columns."""
+    """A table of percentages by SHOWN, in whose row names " | " divides the first columns."""
     lines = [f"| {head} | " + " | ".join(map(str, SHOWN)) + " |"]
     lines.append("|" + " :-- |" * (head.count("|") + 1) + " --: |" * len(SHOWN))
     for name, line in rows.items():
