@@ -1,1 +1,1 @@
-"""From a suite to work that is done: the plan, the executors that do it, and the states of runs."""
+"""How a suite's work is done: the plan, the executors that do it, and the states of runs."""

@@ -1,7 +1,7 @@
-"""Units of work side by side on one machine.
+"""Run units of work side by side on one machine.
 
-Each has a process, with cores or a GPU that are its slot's. The units are the waves of a local
-sweep, or the runs that share a job of a cluster.
+Each unit has a process of its own, on the cores or the GPU of a slot. The units are those of a wave
+of a local sweep, or the runs that share a job of a cluster.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # by the exit status of a process
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # the index is a process's exit status
 PATIENCE = 0.5  # seconds until a signal is noticed
-AGAIN = 10.0  # seconds after which a unit is tried again that another process had
-# bytes that a process with a small model takes; who needs more for one says --parallel
+AGAIN = 10.0  # seconds until the next try of a unit that another process has
+# bytes of memory that a process with a small model takes. For larger models, give --parallel
 PROCESS = 2.0e9
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -46,26 +46,26 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 class Slot:
     """The cores and the GPU of one process.
 
-    `gpu_share` is the part of its GPU's memory that it may take, 0 to 1.
+    `gpu_share` is the part of the GPU's memory that the process may take, 0 to 1.
     """
 
-    cores: tuple[int, ...]  # none: those of the machine
+    cores: tuple[int, ...]  # empty: not pinned to cores
     threads: int
-    gpu: int | None = None  # its number among those that this process may use
+    gpu: int | None = None  # its index among the GPUs that the parent process may use
     gpu_share: float = 1.0
 
 
 def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
-    """Share the machine out into equal slots, at most one a run.
+    """Divide the machine into equal slots, at most one per run.
 
-    There are as many as `parallel` says, or as fit where it is None. There are none where runs
-    train one after the other, as under a budget of wall time unless `parallel` says more. Raises
-    ConfigError where runs must have physical cores and GPUs of their own, and there are not so
-    many.
+    `parallel` is the number of slots. If it is None, there is one slot under a budget of wall time,
+    and otherwise as many as cores, GPUs and memory allow. Returns an empty list instead of a single
+    slot: the runs then train one after the other. Raises ConfigError if, under a budget of wall
+    time, `parallel` slots cannot each have physical cores and a GPU of their own.
     """
     from benchmark.devices import find_accelerators
 
-    # something beside a run would shorten a wall time
+    # a run that shares its cores trains less in the same wall time
     timed = any(UNITS[run.budget.unit].is_wall_time for run in runs)
     cores = list_physical_cores()
     _, gpus = find_accelerators()
@@ -89,7 +89,7 @@ def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]
 
 
 def make_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
-    """Equal slots: what does not divide is left idle."""
+    """Make `count` equal slots, and leave the remaining cores idle."""
     size = len(cores) // count
     gpu_share = 1.0
     if gpus:
@@ -98,7 +98,7 @@ def make_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[
     slots = []
     for number in range(count):
         groups = cores[number * size : (number + 1) * size]
-        if not groups:  # where there are more runs than cores they take turns
+        if not groups:  # more slots than cores: several share a core
             groups = [cores[number % len(cores)]]
         slot = Slot(
             cores=tuple(sorted(core for group in groups for core in group)),
@@ -111,9 +111,10 @@ def make_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[
 
 
 def share_job(count: int, core_count: int, is_alone: bool) -> list[Slot]:
-    """Equal shares of the GPUs that this process sees, and of so many cores (0: of all).
+    """Divide this process's GPUs and `core_count` cores (0: all) into `count` equal slots.
 
-    They are pinned to cores, unless there are more of them than it may use and it is not alone.
+    Slots are pinned to cores, except if this process may use more than `core_count` cores and other
+    jobs are on the node (`is_alone` is false): they could be pinned to the same cores.
     """
     from benchmark.devices import find_accelerators
 
@@ -127,7 +128,7 @@ def share_job(count: int, core_count: int, is_alone: bool) -> list[Slot]:
 
 
 def list_physical_cores() -> list[tuple[int, ...]]:
-    """The cores that this process may use; logical ones that share a physical one are together."""
+    """The logical cores that this process may use, grouped by physical core."""
     groups: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
         path = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
@@ -144,9 +145,10 @@ def read_memory_size() -> int:
 
 
 class StopSignals(contextlib.ExitStack):
-    """Notes signals that ask to stop, for work that asks between two steps.
+    """Notes signals that ask to stop, for work that checks for them between two steps.
 
-    A second Ctrl-C insists. `at_once` raises Stopped instead, for work that never asks.
+    A second Ctrl-C raises KeyboardInterrupt. With `at_once`, a signal raises Stopped immediately,
+    for work that never checks.
     """
 
     def __init__(self, *numbers: int, at_once: bool = False) -> None:
@@ -174,9 +176,9 @@ class StopSignals(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def hold_signals() -> Iterator[None]:
-    """Have SIGINT and SIGTERM come after the block, as KeyboardInterrupt.
+    """Delay SIGINT and SIGTERM to the end of the block, where they raise KeyboardInterrupt.
 
-    Programs that the block starts do not see them at all. A second Ctrl-C insists.
+    Programs that the block starts do not receive them at all.
     """
     with StopSignals(signal.SIGINT, signal.SIGTERM) as signals:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -193,17 +195,18 @@ def work_through(
     slots: Sequence[Slot],
     when_idle: Callable[[Sequence[Unit]], None] = lambda units: None,
 ) -> list[Unit]:
-    """Do units, the last first, one after the other in each slot; where one fails the others go on.
+    """Do units in slots, one at a time in each, and go on if a unit fails.
 
-    The last have most stages left: begun first, none of them is alone at the end while a core is
-    idle. What another process has is left until nothing else is to do. Then `when_idle` is told,
-    and it is tried every ten seconds. Returns the units that failed. Raises Stopped, after
-    checkpoints, when asked to stop or where a unit's own process was, and what `when_idle` raises.
+    The last units begin first: they have most stages left, and none of them should be alone at the
+    end while cores are idle. A unit that another process has is tried again after ten seconds, at
+    the end of the queue. While only such units are left and none runs here, `when_idle` is called
+    with them. Returns the units that failed. Raises Stopped, after checkpoints, if this process or
+    the process of a unit was asked to stop. Raises what `when_idle` raises.
     """
     from benchmark.training.processes import Sources, start_fork_server
 
     queue = [*units][::-1]
-    start_times: dict[str, float] = {}  # before which units that another process has are not tried
+    start_times: dict[str, float] = {}  # by id: when to try a unit again that another has
     failed: list[Unit] = []
     is_stopping = False
     free = list(slots)
@@ -242,7 +245,7 @@ def work_through(
                     queue.append(unit)
             if is_stopping and not was_stopping:
                 for _, _, process in busy.values():
-                    process.terminate()  # once: it saves
+                    process.terminate()  # only once, because the process is saving
     finally:
         for _, _, process in busy.values():
             process.kill()
@@ -261,7 +264,7 @@ def _start(unit: Unit, slot: Slot, sources: Sources) -> ForkServerProcess:
 
 
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """The outcome of a process that has ended; "failed" for one that died."""
+    """The outcome of a process that has ended, "failed" if it crashed or was killed."""
     process.join()
     status = process.exitcode or 0
     if 0 <= status < len(OUTCOMES):
@@ -279,10 +282,10 @@ def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
 
 
 def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sources) -> None:
-    """Do a unit in a process of its own, whose exit status says how that ended.
+    """Do a unit in a process of its own, whose exit status says how the unit ended.
 
-    Ctrl-C is the parent's business, and held back. SIGTERM asks it to stop, and so does the end of
-    the parent.
+    Ctrl-C is blocked, because the parent process handles it. The unit is asked to stop by SIGTERM,
+    and by the end of the parent process.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -290,10 +293,10 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     from benchmark.devices import take_share
     from benchmark.training.processes import join
 
-    os.environ.update(environment)  # the server knows the variables of its own start
+    os.environ.update(environment)  # the fork server has the variables of when it started
     set_up_to_compute()
     if slot.gpu is not None:
-        os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
+        os.environ["LOCAL_RANK"] = str(slot.gpu)  # the device that `join` takes
     try:
         sources.check()
     except UserError as error:
@@ -310,12 +313,15 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
         outcome = do_unit(unit, Worker(world, waits=False))
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: the unit has ended
     sys.exit(OUTCOMES.index(outcome))
 
 
 def do_unit(unit: Unit, worker: Worker) -> Outcome:
-    """Do a unit, and return how that ended; what fails has said so in its line."""
+    """Do a unit, and return how it ended.
+
+    Prints why it failed. A Train unit prints that itself.
+    """
     try:
         unit(worker)
     except Taken:

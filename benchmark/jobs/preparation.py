@@ -1,4 +1,4 @@
-"""The lines and warnings of `prepare`, once a suite's text is tokenised and its tasks are read."""
+"""`run_all.py prepare`: tokenise a suite's text, read its tasks, and print tables and warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmark.ledger.store import Store
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import Data, RunConfig, Suite
 
-SENTENCE = 20  # tokens: documents that have fewer are single sentences
+SENTENCE = 20  # tokens: if documents have fewer on average, they are single sentences
 DOMAIN_TITLES = (
     "domain",
     "documents kept",
@@ -53,7 +53,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         warnings += warn_of_text(corpus, config)
     start_folders = {config.start.folder for config in configs if config.start}
     for folder in start_folders:
-        load_network(folder)  # wrong weights are told now, and not by the jobs that train
+        load_network(folder)  # reports wrong weights now, and not only once jobs train
     tasks = load_tasks(suite, store)
     if tasks:
         tasks = decontaminate_tasks(tasks, configs[0], store)
@@ -68,7 +68,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 def describe_domains(corpus: Corpus) -> Iterator[tuple[str, ...]]:
-    """The cells of each domain and probe, below DOMAIN_TITLES."""
+    """The cells of each domain and probe, in the order of DOMAIN_TITLES."""
     for domain in (*corpus.domains, *corpus.probes):
         info = domain.info
         skipped = {**info["skipped"]}
@@ -87,7 +87,7 @@ def describe_domains(corpus: Corpus) -> Iterator[tuple[str, ...]]:
 
 
 def describe_task(data: TaskData) -> tuple[str, ...]:
-    """The cells of a task, below TASK_TITLES, whose test is marked by a stream."""
+    """The cells of a task from `decontaminate_tasks`, in the order of TASK_TITLES."""
     return (
         data.task.name,
         f"{len(data.train):,}",
@@ -106,9 +106,9 @@ def _describe_copies(left_out: int, kept: int) -> str:
 
 
 def warn_of_text(corpus: Corpus, config: RunConfig) -> Iterator[str]:
-    """One warning per kind of text on which perplexity tells little.
+    """One warning per kind of problem with the text or the tokenizer.
 
-    Such are few or short documents.
+    Perplexity says little on few or short documents.
     """
     domains = (*corpus.domains, *corpus.probes)
     yield from _warn_of_few_documents(domains, config.data)
@@ -126,7 +126,7 @@ def warn_of_text(corpus: Corpus, config: RunConfig) -> Iterator[str]:
 
 
 def _warn_of_few_documents(domains: Sequence[DomainTokens], data: Data) -> Iterator[str]:
-    """One warning for each cure of domains with few validation documents."""
+    """One warning per cure, which names the domains with few validation documents that need it."""
     limits = ["data.max_valid_tokens" if data.max_valid_tokens else "data.max_valid_bytes"]
     if data.max_train_tokens:
         limits.append("data.max_train_tokens")
@@ -148,7 +148,7 @@ def _warn_of_few_documents(domains: Sequence[DomainTokens], data: Data) -> Itera
 
 
 def name_moving_sets(config: RunConfig) -> str:
-    """The data sets of the Hub that name no commit, and why they should."""
+    """A warning that names data sets of the Hub without a commit, empty if there are none."""
     names: list[str] = []
     for text in (*config.domains, *config.probes):
         for part in text.parts:

@@ -1,13 +1,13 @@
 """A study's folder, with all that others need to check it.
 
-It holds suites, records of finished runs, and the report on them:
+It has suites, records of finished runs, and the report on them:
 
     FOLDER/SUITE.toml                  its suites
     FOLDER/records/SUITE-sSEED.tar.gz  records of the finished runs of one seed, as below `--runs`
     FOLDER/report/                     what `report` renders from them, and each suite's hardware.md
 
-The text itself is not there, as records hold its sha256. Archives of the same records are the same
-bytes.
+The text itself is not included, because records hold its sha256. Archives of the same records are
+the same bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from benchmark.training.method import Build
 REPORT = "report"
 PAGE = "index.html"
 HARDWARE = "hardware.md"
-# files that must be the same bytes again (pictures depend on fonts and zlib)
+# files that must be the same bytes when rendered again (pictures depend on fonts and zlib)
 RENDERED = {".csv", ".md", ".tex"}
 
 
@@ -52,7 +52,7 @@ def collect(
 ) -> list[str]:
     """Add the records of the suite's finished runs to the study in `folder`.
 
-    See `archive.collect`. Raises RecordsError for records that no report takes.
+    See `archive.collect`. Raises RecordsError for records that no report accepts.
     """
     ledger = open_ledger(Store(runs), build)
     check_other_files(ledger.store, suite.name, {config.id for config in configs})
@@ -62,7 +62,7 @@ def collect(
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
-    """Render the report of each of the study's suites that has records, and say what these hold."""
+    """Render the report of each suite that has records, and say how many runs each suite has."""
     report = folder / REPORT
     with tempfile.TemporaryDirectory() as scratch:
         archives = read_archives(folder)
@@ -81,8 +81,8 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
 def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Build) -> Iterator[str]:
     """Check a study, and say what was checked.
 
-    Its runs are the suites', each within its budget, and its report is theirs. Raises ResultsError
-    for the first that is not so.
+    Each run must be one of the suites' and within its budget, and the report must be what the
+    records render to. Raises ResultsError at the first violation.
     """
     with tempfile.TemporaryDirectory() as scratch:
         archives = read_archives(folder)
@@ -112,7 +112,8 @@ def _verify_runs(
 ) -> str:
     """Check the runs of a suite, and say what was checked.
 
-    Raises ResultsError for the first that is none of the suite's, or over its budget.
+    Raises ResultsError for the first run that is not the suite's, exceeds its budget, or has
+    records of another text, setting or version.
     """
     configs_by_id = {config.id: config for config in configs}
     earlier_count = 0
@@ -136,11 +137,11 @@ def _verify_runs(
 
 
 def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Path) -> Iterator[str]:
-    """Train the stages of a run up to the one of `key` again below `runs`, and compare each.
+    """Train a run again below `runs` up to the stage of `key`, and compare each stage's results.
 
-    Weights and perplexities are compared. Earlier stages that `runs` has already are taken. Raises
-    ResultsError where perplexities of a stage are others, or weights differ by more than rounding,
-    or where no run of the study has such a stage.
+    Weights and perplexities are compared. Earlier stages that `runs` already has are reused. Raises
+    ResultsError if a stage differs from the study's by more than rounding, if no run of the study
+    has the stage of `key`, if `runs` already has it, or if that stage has another key here.
     """
     from benchmark.training.processes import join
 
@@ -183,13 +184,13 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
 def _compare_stage(
     key: str, config: RunConfig, store: Store, recorded: Store
 ) -> trained_again.Comparison:
-    """Compare a stage with what is recorded.
+    """Compare a stage that was trained again with its records in the study.
 
-    Raises ResultsError where they differ by more than rounding.
+    Raises ResultsError if they differ by more than rounding.
     """
     from benchmark.models import load
 
-    load(store.stage_folder(key) / "model")  # which holds its weights against its records
+    load(store.stage_folder(key) / "model")  # checks its weights against its records
     comparison = trained_again.compare_stages(store.read_stage(key), recorded.read_stage(key))
     if comparison.grade == "other":
         raise ResultsError(
@@ -199,14 +200,15 @@ def _compare_stage(
     return comparison
 
 
-# What `verify` asks of records before it looks at their report
+# What `verify` checks in records before it compares their report
 
 
 def check_budgets(config: RunConfig, run: RunRecords, is_reference: bool) -> None:
     """Check that each stage of a run ended, and within its budget.
 
-    A stage may spend what those before it left, and one step over. That of a reference, which
-    trains on all domains at once, may spend what all had. Raises ResultsError for another run.
+    A stage may also spend what earlier stages left, and exceeds its budget by one step at most. A
+    stage of a reference method, which trains on all domains so far, may spend all budgets so far.
+    Raises ResultsError for the first stage that did not end or spent more.
     """
     budget = 0.0
     spent = 0.0
@@ -222,7 +224,8 @@ def check_budgets(config: RunConfig, run: RunRecords, is_reference: bool) -> Non
         charged = done.charged
         budget += pick_for_stage(config.budget.amount, index)
         spent = charged[unit] + (0.0 if is_reference else spent)
-        tolerance += 4 * charged[unit] / max(charged["steps"], 1.0)  # a step of its dearest phase
+        # enough for one step of its most expensive phase
+        tolerance += 4 * charged[unit] / max(charged["steps"], 1.0)
         if spent > budget + tolerance:
             raise ResultsError(
                 f"{run.id}, stage {index}: {spent:g} {UNITS[unit].name} charged until then of "
@@ -239,7 +242,7 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     for run in runs:
         for lines in run.stages:
             for start in records.select_kind(lines, records.StageLine):
-                starts[start.key] = start  # of a stage that began anew the last
+                starts[start.key] = start  # the last start, if the stage began again
     counts: Counter[tuple[str, ...]] = Counter()
     for start in starts.values():
         provenance = start.provenance
@@ -263,7 +266,7 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
 
 
 def describe_plan(store: Store) -> str:
-    """The commit of the plan as it was when the first runs were collected, for hardware.md."""
+    """A line for hardware.md: the plan's commit when runs were first collected, if recorded."""
     file = store.root / archive.PLAN_COMMIT
     commit = file.read_text(encoding="utf-8") if file.exists() else ""
     if commit:
@@ -288,7 +291,7 @@ def _compare_reports(committed: Path, rendered: Path) -> int:
 
 
 def _read_tables(folder: Path) -> dict[Path, bytes]:
-    """The content of each table in a folder of reports; a figure's .tex file is none."""
+    """The content of each table in a folder of reports, without the .tex files of figures."""
     paths = [
         path
         for path in folder.rglob("*")
@@ -305,11 +308,11 @@ def _render_report(
     out: Path,
     write_report: RenderReport,
 ) -> None:
-    """The tables and figures of a suite, if it has records, and what its stages were trained on."""
+    """Render a suite's tables, figures and table of hardware, if it has records."""
     if runs:
-        with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints its tables
             write_report([(suite, configs)], store.root, out)
         with replace_file(out / suite.name / HARDWARE) as file:
             file.write((make_hardware_table(runs) + describe_plan(store)).encode())
-        # a megabyte of the same scripts each; `report` on the records makes it
+        # each page has the same megabyte of scripts, and `report` can make it from the records
         (out / suite.name / PAGE).unlink(missing_ok=True)

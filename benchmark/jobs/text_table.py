@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """One line per row, the first of which are titles; a column without a cell is left out."""
+    """Rows as lines of text, the titles first, without columns that are empty below their title."""
     padded = []
     for column in zip(*rows, strict=True):
         if not any(column[1:]):

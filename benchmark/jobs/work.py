@@ -1,8 +1,9 @@
 """Units of work: what a worker does, on this machine or in a job of a cluster.
 
-Anybody may do a unit, at any time, twice. A finished unit costs a look at the store, and a missing
-stage before it is trained first. So the order of waves only saves work. A unit imports what it
-works with when it begins, because plans are made of units, and must not wait for torch.
+Any process may do a unit, at any time, also twice. If the unit is finished already, that costs only
+a look at the store. If an earlier stage is missing, the unit trains that stage first. So the order
+of waves only saves work. A unit imports torch only when it begins, because plans consist of units
+and must not wait for torch.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Worker:
-    """Who does a unit.
+    """The processes that do a unit together.
 
-    It has its processes, and waits for what somebody else has, or leaves it.
+    If another process has what the unit needs, they wait, or raise Taken if `waits` is false.
     """
 
     world: World
@@ -54,16 +55,16 @@ class Worker:
 
 @dataclass(frozen=True)
 class Unit:
-    """Work on a run, or on several at once, of which `config` is the first.
+    """Work on one run, or on several at once, the first of which is `config`.
 
-    A unit that `polls` asks now and then whether it is to stop, and raises Stopped. A unit that
-    does not may be ended at any time.
+    A unit that `polls` checks now and then whether it should stop, and then raises Stopped. Other
+    units may be interrupted at any time.
     """
 
     runs: Path
     config: RunConfig
-    key: str  # of what it makes: units of a kind with equal keys do the same
-    # what it is called beside the suite and the kind; the run's, if empty
+    key: str  # of what it makes: units of one kind with equal keys do the same work
+    # the end of its name, after suite and kind. If empty, the label of the run
     label: str = field(default="", kw_only=True)
     kind: ClassVar[Kind]
     polls: ClassVar[bool] = False
@@ -86,10 +87,10 @@ class Unit:
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
     def describe_progress(self) -> list[str]:
-        """What its records say is kept of it: other words whenever there is more.
+        """A list of what is saved of the unit's work, which changes whenever more is saved.
 
-        A score counts, a domain or a part of one, an evaluation, and a step from which training
-        went on.
+        It lists tokenised domains and parts of domains, evaluations, steps from which training was
+        resumed, and the sizes of files of scores and measures.
         """
         store = self.store
         progress: list[str] = []
@@ -112,9 +113,9 @@ class Unit:
         return sorted(progress)
 
     def find_owning_job(self) -> str:
-        """The job that trains its next stage, or makes text before it has stages.
+        """The job that trains this unit's next stage or, while its stages are unknown, makes text.
 
-        Empty where no job does.
+        Empty if no job does.
         """
         store = self.store
         keys = []
@@ -133,18 +134,18 @@ class Unit:
 
 @dataclass(frozen=True)
 class Starts:
-    """How many starts in a row of a job have added nothing to its units, in a file of the job."""
+    """Counts, in a file of a job, how many starts in a row have added nothing to its units."""
 
     path: Path
     units: Sequence[Unit]
 
     def begin(self) -> None:
-        """Note what there is when the job first begins."""
+        """Note the units' progress when the job first begins."""
         if not self.path.exists():
             self._write(0)
 
     def count_in_vain(self) -> int:
-        """Count a start that ends, and note what there is now."""
+        """At the end of a start, count the starts in a row that added nothing."""
         note = json.loads(self.path.read_text())
         is_in_vain = note["progress"] == self._describe_progress()
         count = note["in_vain"] + 1 if is_in_vain else 0
@@ -173,7 +174,7 @@ class Prepare(Unit):
 
 @dataclass(frozen=True)
 class PrepareTasks(Unit):
-    """Read the suite's tasks, and score what needs no pre-training."""
+    """Read the suite's tasks, and score the baselines that need no pre-training."""
 
     suite: Suite
     kind = "prepare"
@@ -190,9 +191,9 @@ class PrepareTasks(Unit):
 class Train(Unit):
     """Train the missing stages of a run, or those up to `last_stage`.
 
-    Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage
-    and the worker does not wait, and whatever went wrong, which is in the run's records. Another
-    call goes on.
+    Raises Stopped, after a checkpoint, if asked to stop. Raises Taken if another process trains a
+    stage and the worker does not wait. Any other error is recorded and raised. Another call
+    continues.
     """
 
     build: Build
@@ -208,7 +209,7 @@ class Train(Unit):
         store = self.store
         world = worker.world
         name = f"{config.suite}: {config.row}, seed {config.seed}"
-        # the first process speaks for all
+        # only the first process prints
         line = ProgressLine(name, store.heartbeat_file(config)) if world.leads else None
         say = line.say if line else lambda text: None
         method = lambda: self.build(config.method, config.options)  # noqa: E731
@@ -222,9 +223,9 @@ class Train(Unit):
             say("stopped; the next `run` continues from its checkpoint")
             raise
         except Exception as error:
-            # a run that has begun has recorded it itself, if it may
+            # once there is a run, it records its failure itself
             if not run and world.leads and not isinstance(error, LeaseLost):
-                # an error of a full disk, say, says less than the one that is raised
+                # if recording fails too, as on a full disk, the first error says more
                 with contextlib.suppress(OSError):
                     record_failure(config, store, 0, error)
             say(f"failed: {error}")
@@ -243,7 +244,8 @@ class TrainShared(Train):
 class Score(Unit):
     """Score the model after a stage.
 
-    It is fine-tuned on the suite's tasks, and lm-evaluation-harness scores it on others.
+    The model is fine-tuned on the suite's own tasks. lm-evaluation-harness scores it on
+    `suite.evaluate.tasks`.
     """
 
     suite: Suite
@@ -280,7 +282,7 @@ class Score(Unit):
 
 @dataclass(frozen=True)
 class MeasureModels(Unit):
-    """Measure what tables need of the models that a run has."""
+    """Compute the measures of a run's models that tables need."""
 
     measures: tuple[Measure, ...]
     kind = "measure"
@@ -294,7 +296,7 @@ class MeasureModels(Unit):
 class Report(Unit):
     """Render tables and figures from the records that there are.
 
-    `render` is handed in by who may import it.
+    `render` is passed in, because jobs must not import the packages that make tables.
     """
 
     suite: Suite
