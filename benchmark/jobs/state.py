@@ -1,6 +1,6 @@
-"""Where a suite's runs stand, by the store, and by what executors say of jobs under way.
+"""The state of each run of a suite, from the store and from what executors say of their jobs.
 
-It trains nothing.
+This module trains nothing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from benchmark.training.declaration import make_stage_keys, open_ledger
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.progress import Heartbeat, read_heartbeat
 
-# seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
+# seconds after which a heartbeat is too old, see `benchmark.training.progress`
 FRESH = 60.0
 
-ScorePlace = tuple[str, str, str, int]  # a task, the way, prompt and seed of a trial
+ScorePlace = tuple[str, str, str, int]  # task, protocol, prompt and seed
 
 
 @dataclass(frozen=True)
@@ -52,27 +52,27 @@ class Scored:
 
     model: str  # the key of its stage
     stage: int
-    missing: int  # scores that are still to come
+    missing: int  # the number of scores still to compute
     score_count: int = 0
-    failed: str = ""  # why the last of those that failed, and are still to come, did
+    failed: str = ""  # the error of the last missing score that failed, if any
 
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands: the view of its records, and what is under way for it.
+    """The state of a run, from its records and from work under way for it.
 
-    A run in state `todo` was never started. An `interrupted` one goes on with the next `run`.
+    A run in state `todo` was never started. The next `run` continues an `interrupted` one.
     """
 
     config: RunConfig
     view: RunRecords
     state: Literal["todo", "waiting", "running", "unknown", "done", "failed", "interrupted"]
     detail: str = ""
-    # a key of each stage, known before text is tokenised: of a shared one the same
+    # a key of each stage, known before text is tokenised. Runs that share a stage have the same key
     planned: tuple[str, ...] = ()
     fraction: float = 0.0  # of the budget of the stage in progress
-    scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
-    job: Job | None = None  # the last one
+    scored: tuple[Scored, ...] = ()  # its trained models that the suite's tasks score
+    job: Job | None = None  # the last job that trains it
 
     @property
     def finished(self) -> int:
@@ -86,17 +86,17 @@ class RunState:
 
 
 def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -> None:
-    """Check, before anything is trained, that a method's own model can be fine-tuned.
+    """Check, before anything is trained, that a method's own class of model can be fine-tuned.
 
-    Its class is one that the method's file names. Raises ConfigError where the suite fine-tunes and
-    a class has no `to_plain`.
+    Looks at the classes that the method's file names. Raises ConfigError if the suite fine-tunes
+    and such a class defines neither `to_plain` nor `make_encoder`.
     """
     trials = []
     for task in suite.tasks:
         trials.extend(suite.finetuning.list_trials(task))
     if all(protocol != "finetune" for protocol, _ in trials):
         return
-    # where it is not loaded, which takes torch, the method's file defines no such class
+    # if this module, which imports torch, is not loaded, the method's file has no such class
     extended = sys.modules.get("benchmark.models.kinds.extended")
     if not extended:
         return
@@ -117,10 +117,10 @@ def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -
 class Survey:
     """The states of a suite's runs.
 
-    `measures` are what its tables want of models besides the records of training. Raises
-    ConfigError for a run that cannot have what its method asks for: its share of memory, whole
-    weights. So it does for one whose model the suite's tasks cannot be fine-tuned on. Raises
-    RecordsError for records that no report takes, see `check_other_files`.
+    `measures` compute what the suite's tables need of models besides the records of training.
+    Raises ConfigError if a run cannot give its method what it asks for, such as its share of memory
+    or whole weights, or if its model cannot be fine-tuned on the suite's tasks. Raises RecordsError
+    for records that no report accepts, see `check_other_files`.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Survey:
         self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")
         self.jobs: list[Job] = []
         self._job_of: dict[str, Job] = {}  # by the id of a unit
-        # seeds are alike
+        # one run per row, because the checks do not depend on the seed
         row_configs = {(config.row, str(config.options)): config for config in configs}
         self._methods = {
             row: build(config.method, config.options) for row, config in row_configs.items()
@@ -153,7 +153,7 @@ class Survey:
 
     def read_states(self) -> list[RunState]:
         """The state of each run now."""
-        # runs that share a model ask once
+        # a model that several runs share is read once
         self._read_scores = cache(
             lambda key, stage, final: read_scores(
                 self.store, self.suite, key, stage, final, self.examples
@@ -165,7 +165,7 @@ class Survey:
         self._job_of = {}
         for job in self.jobs:
             self._job_of |= dict.fromkeys(job.units, job)
-        self.ledger = open_ledger(self.store, self.build)  # looks at texts anew
+        self.ledger = open_ledger(self.store, self.build)  # looks at texts again
         self.examples = find_example_keys(self.suite, self.configs, self.store)
         views = self.ledger.view_all(self.configs)
         return [
@@ -173,16 +173,16 @@ class Survey:
         ]
 
     def plan_keys(self, config: RunConfig) -> list[str]:
-        """Stage keys that are known before the text is tokenised.
+        """Stand-ins for stage keys, known before the text is tokenised.
 
-        Two of them are equal where the real ones are.
+        Two of them are equal if the real keys are equal.
         """
         method = self._methods[config.row, str(config.options)]
         stage_keys = make_stage_keys(config, method, plan_text_keys(config))
         return [stage.key for stage in stage_keys]
 
     def _read_state(self, config: RunConfig, view: RunRecords) -> RunState:
-        """The state of a run of which there are these records."""
+        """The state of a run with these records."""
         run = RunState(
             config=config,
             view=view,
@@ -204,7 +204,7 @@ class Survey:
         return dataclasses.replace(run, scored=self._read_scored(run))
 
     def _read_unfinished(self, run: RunState) -> RunState:
-        """The state of a run that is not done, by its last line, its heartbeat and its job."""
+        """The state of a run that is not done, from its records, locks, heartbeat and job."""
         job = run.job
         has_records = bool(run.view.lines)
         failure = run.view.failure
@@ -212,10 +212,11 @@ class Survey:
             is_retried = job and job.submitted > failure.time
             if not is_retried:
                 reason = " ".join(failure.error.split())[:300]
-                # a job of several runs ends well where one fails, and `status` does not list it
+                # if a run fails, a job of several runs still succeeds, and `status` does not list
+                # the job
                 detail = f"on {failure.node}: {reason}" if failure.node else reason
                 return dataclasses.replace(run, state="failed", detail=detail)
-        # the last stage is held until its run has measured later texts
+        # a run keeps its last stage locked until it has measured texts that were added later
         stage = min(run.finished, len(run.config.domains) - 1)
         next_keys = run.view.keys[stage : stage + 1]
         locks = [self.store.stage_folder(key) / "lock" for key in next_keys]
@@ -241,31 +242,33 @@ class Survey:
         return run
 
     def _read_fresh_beat(self, run: RunState) -> Heartbeat | None:
-        """The heartbeat of a run in progress; none where its last is old, or of another stage."""
+        """The heartbeat of a run in progress, None if the last one is old or of another stage."""
         beat = read_heartbeat(self.store.heartbeat_file(run.config))
         if not beat or beat.stage != run.finished:
             return None
-        # what another clock says is to come was not said by a run in progress
+        # a time in the future comes from another clock, and is no sign of a run in progress
         age = time.time() - beat.time
         if 0 <= age <= FRESH:
             return beat
         return None
 
     def _read_scored(self, run: RunState) -> tuple[Scored, ...]:
-        """The scores of each model of a run that the suite's tasks are for."""
+        """The scores of each trained model of a run that the suite's tasks score."""
         last_stage = len(run.config.domains) - 1
         models = []
         for stage in list_scored_stages(self.suite, run.config):
-            if stage < run.finished and run.view.matrix[stage]:  # else its method left it out
+            # else its method left the stage out
+            if stage < run.finished and run.view.matrix[stage]:
                 key = run.view.keys[stage]
                 models.append(self._read_scores(key, stage, stage == last_stage))
         return tuple(models)
 
 
 def find_last_model(survey: Survey, name: str) -> Path:
-    """The folder of the stage that ends the first run of a row.
+    """The folder of the last stage of a row's first run.
 
-    Raises ConfigError where no run has ended it.
+    `name` is a row or a method. Raises ConfigError unless it names one row, whose first run has
+    ended.
     """
     suite = survey.suite
     configs = {config.row: config for config in reversed(survey.configs)}
@@ -292,13 +295,13 @@ def find_last_model(survey: Survey, name: str) -> Path:
 def read_scores(
     store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]
 ) -> Scored:
-    """The scores of one model, a run's `final` one or another.
+    """The scores that a model has and lacks.
 
-    A score by other settings of fine-tuning is another score. `examples`: see `find_example_keys`.
-    Raises RecordsError for a file that is damaged.
+    `final` says whether it is the last model of a run. Scores with other settings of fine-tuning do
+    not count. `examples`: see `find_example_keys`. Raises RecordsError for a file that is damaged.
     """
     lines = records.read(store.scores_file(key), records.SCORES)
-    # an archive has no model, only what it scored
+    # an archive has no models, only their scores
     score_lines = records.select_kind(lines, records.ScoreLine)
     has_right_prompts = any(line.prompt == "right" for line in score_lines)
     has_prompts = _has_prompts(store, key) or has_right_prompts
@@ -329,7 +332,7 @@ def read_scores(
 
 
 def _find_place(line: records.ScoreLine | records.UnscoredLine) -> ScorePlace:
-    """What a score is of: two with the same place are the same."""
+    """What identifies a score: scores with equal places are the same score."""
     return line.task, line.protocol, line.prompt, line.seed
 
 

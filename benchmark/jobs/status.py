@@ -1,7 +1,4 @@
-"""The progress of a suite in words.
-
-It has the line of a sweep, a table of its runs, and the text of `status`.
-"""
+"""The progress of a suite in words: the line of a sweep, a table of runs, the text of `status`."""
 
 from __future__ import annotations
 
@@ -26,12 +23,12 @@ from benchmark.training.evaluation_time import FORWARD, count_evaluations, count
 # exit statuses of commands by the states of runs and jobs
 FAILED = 1
 UNKNOWN = 3
-# seconds between two looks: at records alone, and where executors are asked for jobs
+# seconds between two looks: at records only, and if executors are also asked for jobs
 PAUSE = 5.0
 PAUSE_OF_JOBS = 30.0
 ENDED = ("done", "failed")  # states in which nothing more will be trained by itself
 TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap", "")
-# titles of what differs among runs, and jobs, that are alike
+# columns in which runs or jobs that share a line may differ
 DIFFERING = ("run or job", "job", "node")
 
 
@@ -43,9 +40,9 @@ def show(
 ) -> int:
     """Print the text of `status`.
 
-    Where asked to `watch` it is printed again and again until nothing of the suite is under way.
-    Where asked `why`, it ends with all differences of records that are not of the suite's runs.
-    Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0.
+    With `watch`, print it again and again until nothing of the suite is under way. With `why`, also
+    print how the records of other settings differ from the suite's runs. Returns 1 if a run, a job
+    or a score has failed, 3 if a state is unknown, else 0.
     """
     states = survey.read_states()
     while watch and is_under_way(survey, states):
@@ -67,9 +64,9 @@ def show(
 
 
 def list_differences(states: Sequence[RunState]) -> list[str]:
-    """All that differs in the records of the row and seed of runs that have none of their own.
+    """For runs without records: how records of the same row and seed differ in their settings.
 
-    Runs in which the same differs share their lines.
+    Runs with the same differences share their lines.
     """
     labels: dict[tuple[str, ...], list[str]] = {}  # of runs, by what differs
     for run in states:
@@ -93,7 +90,7 @@ def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
 
 
 def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
-    """Whether a run, a score or another job has failed, whose work nobody has done since."""
+    """Whether a run, a score or another job has failed, and its work is still missing."""
     words: list[str] = [state.state for state in states]
     for job in find_lost_jobs(survey, states):
         words.append(job.state)
@@ -101,11 +98,11 @@ def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
-    """The jobs that are over and no run's, without those whose work others have done."""
+    """The jobs that ended, except jobs that train runs, and whose work is still missing."""
     jobs = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
     if not jobs:
         return []
-    # what is under way counts as interrupted, so that the plan has what it lacks
+    # as if runs under way were interrupted, so that the plan has all missing work
     ended = []
     for run in states:
         if run.state != "done":
@@ -117,7 +114,7 @@ def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
 
 
 def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
-    """The command that goes on from runs in these states."""
+    """A line with the command to call next if runs are in these states."""
     suite = survey.suite.called
     if is_under_way(survey, states):
         return (
@@ -141,16 +138,17 @@ def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
 
 
 def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """The lines of `status`: one for each row, each run that is not done, and other jobs.
+    """The lines of `status`: rows, runs that have begun and are not done, and other jobs.
 
-    Runs and jobs that are alike share a line.
+    Runs or jobs that are alike share a line.
     """
     runs = []
     for run in states:
         is_untouched = run.state == "todo" and not run.detail
         if run.state != "done" and not is_untouched:
             runs.append(run)
-    run_jobs = {run.job.id for run in states if run.job}  # those of an edited suite are of none
+    # jobs from before the suite was edited may be of no run
+    run_jobs = {run.job.id for run in states if run.job}
     jobs = []
     for job in survey.jobs:
         is_of_run = job.kind == "train" and job.id in run_jobs
@@ -178,7 +176,7 @@ def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
 def summarize_rows(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each row of the suite.
 
-    It has the row's runs by state, and the mean AP of those that are done.
+    Each has the number of the row's runs in each state, and the mean AP of the runs that are done.
     """
     rows: dict[str, list[RunState]] = {}
     for run in states:
@@ -193,7 +191,7 @@ def summarize_rows(states: Sequence[RunState]) -> list[str]:
 
 
 def _average_ap(runs: Sequence[RunState]) -> str:
-    """The mean AP of the runs that are done, in words; empty where none has any."""
+    """The mean AP of the runs that are done, in words, empty if there is none."""
     values = []
     for run in runs:
         if run.state == "done" and run.view.ap is not None:
@@ -204,7 +202,10 @@ def _average_ap(runs: Sequence[RunState]) -> str:
 
 
 def _describe_run(run: RunState) -> tuple[str, ...]:
-    """The cells of a run, below TITLES; `ap` is AP after the last domain that it has finished."""
+    """The cells of a run, in the order of TITLES.
+
+    `ap` is AP after the last domain that the run has finished.
+    """
     unit = UNITS[run.config.budget.unit]
     amount = sum(list_charges(stage).get(unit.name, 0.0) for stage in run.view.stages)
     charged = format_duration(amount) if unit.is_wall_time else unit.format(amount)
@@ -224,7 +225,7 @@ def _describe_run(run: RunState) -> tuple[str, ...]:
 
 
 def _count_starts(job: Job) -> str:
-    """The number of its starts, if more than one; one that waits is to start again."""
+    """How often a job has started, empty if at most once (a waiting job will start again)."""
     starts = job.restarts
     if job.state != "waiting":
         starts += 1
@@ -234,9 +235,9 @@ def _count_starts(job: Job) -> str:
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, below titles, without columns that are empty but for these.
+    """Rows as lines of text, below their titles, without columns that are otherwise empty.
 
-    Rows that are alike share a line.
+    Rows that differ only in the columns DIFFERING share a line.
     """
     titles = rows[0]
     groups: dict[tuple[str, ...], list[Sequence[str]]] = defaultdict(list)
@@ -258,8 +259,8 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
 def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """Notes on what a reader of a suite's state should know.
 
-    They are on scores that could not be computed, on code that was changed since, and on seeds that
-    are not here.
+    They name scores that could not be computed, methods whose code was changed since their
+    training, and seeds that are trained and not shown.
     """
     notes = _note_failed_scores(states)
     counts = Counter(state.config.method for state in states if state.view.other_code)
@@ -274,9 +275,9 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
 
 
 def _note_failed_scores(states: Sequence[RunState]) -> list[str]:
-    """A note on the models with scores that could not be computed, with the first of them.
+    """A note on how many models have failed scores, with the error of the first of these models.
 
-    Of a model which runs share it names the first run.
+    For a model that several runs share, it names the first run.
     """
     failures: dict[str, str] = {}  # by the key of a model's stage
     for state in states:
@@ -296,7 +297,7 @@ def _note_failed_scores(states: Sequence[RunState]) -> list[str]:
 def describe_sweep(states: Sequence[RunState]) -> str:
     """Runs by state, the share of their stages that is trained, scores, and the time left.
 
-    The time left is reckoned from what ran.
+    The time left is estimated from the pace so far.
     """
     parts = [_describe_states(states)]
     share, time_left = measure_progress(states)
@@ -321,20 +322,21 @@ def _describe_states(states: Sequence[RunState]) -> str:
 
 
 def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
-    """The models that are or will be scored, shared ones once."""
+    """The trained models that the suite's tasks score, each once, even if runs share it."""
     return list({model.model: model for state in states for model in state.scored}.values())
 
 
 def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
-    """The share of all stages that is trained, 0 to 1, and the time left at the pace so far.
+    """The share of all stages that is trained, 0 to 1, and the seconds left at the pace so far.
 
-    The time of ended stages is that of training, evaluation and checkpoints. A stage that runs
-    share counts once. Nothing is left of runs that have failed, nor known before a stage has ended.
+    The pace includes evaluation and checkpoints. A stage that several runs share counts once. The
+    stages that failed runs lack do not count. Before a stage has ended, the time left is not known:
+    0.
     """
-    shares: dict[str, float] = {}  # by stage, as all of these
-    rest: dict[str, float] = {}  # of budgets
+    shares: dict[str, float] = {}  # by stage, as in the next three
+    rest: dict[str, float] = {}  # of the budget
     seconds: dict[str, float] = {}  # of stages that have ended
-    amounts: dict[str, float] = {}  # their budgets
+    amounts: dict[str, float] = {}  # budgets of stages that have ended
     for run in states:
         budgets = _list_budgets(run.config)
         for index, (key, amount) in enumerate(zip(run.planned, budgets, strict=True)):
@@ -440,7 +442,7 @@ def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
 
 
 def _measure_time_off_clock(states: Sequence[RunState]) -> float:
-    """The mean seconds that stages took beside what they charge; 0 where none has ended."""
+    """The mean seconds that stages took beyond what they charge, 0 if none has ended."""
     seconds: dict[str, float] = {}  # by stage
     for run in states:
         stages = run.view.stages[: run.finished]
@@ -453,7 +455,7 @@ def _measure_time_off_clock(states: Sequence[RunState]) -> float:
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
-    """The budgets in a unit of missing work; what runs share counts once."""
+    """The sum of the missing stages' budgets in this unit, in words, shared stages once."""
     amounts: dict[str, float] = {}  # by stage
     gpu_seconds: dict[str, float] = {}
     for run in plan.wanted:

@@ -1,8 +1,8 @@
-"""Equal tuning: as many configurations for each row, on the first domains.
+"""Equal tuning: every row tries the same number of configurations, on the first domains.
 
-They are judged by the validation text of these domains. A configuration is a learning rate and a
-method's options out of its `space`. A search is a suite of trials. The best trial of each row then
-makes a suite of tuned rows. Both run as any other suite.
+Validation text of these domains decides. A configuration is a learning rate and a method's options
+out of its `space`. A search is a suite of trials. The best trials of all rows then make a suite of
+tuned rows. Both suites run like any other.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, pic
 from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
 
-# factors of the suite's learning rate, for every method: steps of two, or of its root where more
-# configurations are asked for than there are such
+# factors of the suite's learning rate, for every method: powers of 2, or of its square root if more
+# configurations are asked for than RATES has
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0)
 FINE_RATES = tuple(2 ** (step / 2) for step in range(-6, 7))
 RATE = "training.learning_rate"
@@ -49,11 +49,11 @@ def tune(
     build: Build,
     runs: Path,
 ) -> Iterator[str]:
-    """Write SUITE-tune.toml, a suite of trials; once these are trained, SUITE-tuned.toml.
+    """Write SUITE-tune.toml, a suite of trials, or, once these are trained, SUITE-tuned.toml.
 
-    The latter has the best trial of each row. Says what comes next. `spaces` are those of the
-    methods, by name. Raises ConfigError if a method has not `count` configurations that can be
-    trained.
+    The second file has the best trial of each row. Yields what was written and what comes next.
+    `spaces` has the space of each method, by its name. Raises ConfigError if a method has fewer
+    than `count` configurations that can be trained.
     """
     trials = Path(f"{suite.name}-tune.toml")
     tuned = Path(f"{suite.name}-tuned.toml")
@@ -187,7 +187,7 @@ def pick(
 ) -> Suite:
     """The suite with the best trial of each row.
 
-    Raises ConfigError for a row that no trial of could be trained.
+    Raises ConfigError if no trial of a row could be trained.
     """
     tuned_rows = []
     for row in rows:
@@ -238,7 +238,7 @@ def _find_rate(suite: Suite, row: Row, best: Row) -> PerStage:
 
 
 def _take_first(count: int, value: Any) -> Any:
-    """The entries for the first domains; a value without entries as it is."""
+    """The first `count` entries of a list, or a value that is no list as it is."""
     if isinstance(value, (list, tuple)):
         return value[:count]
     return value
@@ -254,7 +254,8 @@ def _scale_rate(value: PerStage, factor: float) -> PerStage:
 def _write(path: Path, suite: Suite, comment: str) -> None:
     """Write a suite's file, with a comment at its head."""
     content = suite.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-    # a setting that is said to be the default is not what an optimizer's recipe has in its place
+    # keep all settings that were given: if one that equals the default is left out, an optimizer's
+    # recipe replaces it
     said = suite.training.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     content["training"] = said
     text = f"# {comment}\n{tomli_w.dumps(content)}"

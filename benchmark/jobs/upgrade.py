@@ -1,9 +1,9 @@
-"""`run_all.py upgrade`: records and suites of version 1 become those of this version.
+"""`run_all.py upgrade`: convert records and suites of version 1 to this version.
 
-Keys and settings got other names when each setting came to say what it decides. A record is
-renamed only where its old key is what version 1 would have made of the run: so nothing passes for
-what it is not. Others keep their old keys, and are of an earlier version of their method. This file
-and its command go in the next version.
+Keys and settings got other names when each setting began to declare what it decides. A record gets
+a new key only if its old key is the one that version 1 would compute for its run, so that no record
+passes for another. All other records keep their old keys, as results of an earlier version of their
+method. The next version drops this file and its command.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from benchmark.training.method import (
 )
 
 Record = dict[str, Any]  # a line of a file of records
-Files = dict[str, list[Record]]  # lines by the name of their file, as below `--runs`
+Files = dict[str, list[Record]]  # lines by the path of their file below `--runs`
 
 SETTINGS = {"training.clip": "training.max_grad_norm"}
 OPTIONS = {"replay": "replay_ratio"}  # old names of methods' options
-# options that are gone, with their defaults: of ELLE and its kin, and of EWC
+# removed options with their defaults: of ELLE and its variants, and of EWC
 GONE_OF_ELLE: Record = {"adaptive": 0}
 GONE_OF_EWC: Record = {"fisher": "per_sample"}
-PHASE = {"rates": "lr_multipliers", "branch": "discard_after"}  # of the fields of a phase
-SCORE = {"how": "protocol"}  # of the fields of a score
-# old names in suites' files, by patterns of a line
+# old and new names of a phase's fields
+PHASE = {"rates": "lr_multipliers", "branch": "discard_after"}
+SCORE = {"how": "protocol"}  # old and new names of a score's fields
+# new names in suites' files, by a pattern of the old name
 IN_SUITES = {
     r"\bclip(?=\"? *=)": "max_grad_norm",
     r"\bhow(?= *= *\[)": "protocols",
@@ -59,10 +60,10 @@ IN_SUITES = {
 
 
 def upgrade(places: Sequence[Path], build: Build) -> Iterator[str]:
-    """Upgrade folders of `--runs`, studies, suites and tables of step times, and say what became of
-    each.
+    """Upgrade folders of `--runs`, studies, suites and tables of step times.
 
-    Raises UserError for another place. A call that was killed may be repeated.
+    Yields a line on each. Raises UserError for any other place. A call that was killed may be
+    repeated.
     """
     files = [place for place in places if place.suffix == ".toml"]
     tables = [place for place in places if place.suffix == ".json"]
@@ -158,7 +159,7 @@ def _upgrade_runs(folder: Path, names: Names, has_suites: bool) -> str:
 
 
 def _replace(old: Path, new: Path, lines: Sequence[Record]) -> None:
-    """Write a file's new lines, and give it its new place; of a stage its folder."""
+    """Write a file's new lines, and move it to its new path, or a stage's whole folder."""
     content = _encode(lines)
     if new.name == STAGE_FILE:
         if old.parent.exists():
@@ -176,7 +177,7 @@ def _replace(old: Path, new: Path, lines: Sequence[Record]) -> None:
 
 
 def _load_suites(names: Sequence[str]) -> list[Suite]:
-    """The suites whose settings scores may have been computed with."""
+    """The suites of these names that load: scores may have been computed with their settings."""
     suites = []
     for name in names:
         try:
@@ -187,7 +188,7 @@ def _load_suites(names: Sequence[str]) -> list[Suite]:
 
 
 def _parse(content: bytes) -> list[Record]:
-    """The lines of a file of records; half of one, of a killed writer, is left out."""
+    """The lines of a file of records, without one that a killed process wrote in part."""
     lines = []
     for line in content.split(b"\n"):
         try:
@@ -203,7 +204,7 @@ def _encode(lines: Iterable[Record]) -> bytes:
 
 @dataclass
 class Names:
-    """The new names of what version 1 recorded, as far as they are proven."""
+    """The new names of what version 1 recorded, if the old ones are as version 1 made them."""
 
     build: Build
     suites: Sequence[Suite]
@@ -211,7 +212,7 @@ class Names:
     runs: dict[str, RunConfig] = field(default_factory=dict)  # by the old id
     tasks: dict[str, list[Record]] = field(default_factory=dict)  # settings by the task's name
     run_count: int = 0
-    unproven: set[str] = field(default_factory=set)  # ids of runs that keep old keys
+    unproven: set[str] = field(default_factory=set)  # ids of runs with stages that keep old keys
     lost_scores: int = 0  # scores whose settings nobody knows
 
     @property
@@ -231,7 +232,7 @@ class Names:
         self.unproven.clear()
 
     def learn(self, files: Files) -> None:
-        """Take in the runs of these files, and prove the keys of their stages."""
+        """Read the runs in these files, and check that their stages have the keys of version 1."""
         for name, lines in files.items():
             if not name.startswith("suites/"):
                 continue
@@ -256,7 +257,7 @@ class Names:
         try:
             method = self.build(config.method, config.options)
             expected = make_old_stage_keys(line["config"], config, method, learned)
-        except ConfigError:  # of a method, or a table of step times, that is not here
+        except ConfigError:  # the method or a table of step times is not here
             return
         stages = make_stage_keys(config, method, learned)
         for key, expected_key, stage in zip(old_keys, expected, stages, strict=True):
@@ -322,7 +323,7 @@ class Names:
         return line
 
     def _rename_score(self, stage: str, line: Record) -> Record:
-        """A score with the key that its settings have now, where a suite here has these."""
+        """A score with its new key, if a suite here has the settings that it was computed with."""
         line = _rename_keys(line, SCORE)
         if line["kind"] == "baseline":
             return line
@@ -330,7 +331,7 @@ class Names:
         if line["kind"] == "unscored":
             return line
         for old_key, new_key in self._list_score_keys(stage, new_stage, line):
-            # the second where a call that was killed has renamed it
+            # the new key: a call that was killed has renamed it already
             if line["key"] in (old_key, new_key):
                 return {**line, "key": new_key}
         self.lost_scores += 1
@@ -394,7 +395,8 @@ def rename_options(method: str, options: Record, build: Build) -> Record:
     return _rename_keys(options, new_names)
 
 
-# What version 1 made of a run. `raw`: its settings as version 1 recorded them.
+# Ids, keys and signatures as version 1 made them. `raw`: a run's settings as version 1 recorded
+# them.
 
 
 def make_old_id(line: Record) -> str:
@@ -500,14 +502,15 @@ def make_old_signature(method: LifelongMethod, stage: Stage) -> Record:
         return signature
     options = method.options()
     own_parts = {key: value for key, value in signature.items() if key not in options}
-    if own_parts["method"] != "scratch":  # it has none
+    if own_parts["method"] != "scratch":  # it had no options in its signature
         old_names = {new: old for old, new in OPTIONS.items()}
         own_parts |= _rename_keys(options, old_names)
     if "growth_mode" in options:
         own_parts |= GONE_OF_ELLE
     if own_parts["method"] == "ewc":
         own_parts |= GONE_OF_EWC
-    if "growth_mode" in options:  # ELLE and its kin, whose noise became a share
+    # ELLE and its variants: but for version 2, the old `noise` is 0.02 times the new one
+    if "growth_mode" in options:
         if options["noise"] and options["width"] and options["growth_mode"] == "fpi":
             return {**own_parts, "version": 2}
         return {**own_parts, "noise": 0.02 * options["noise"]}

@@ -1,8 +1,8 @@
 """The plan of a suite: the units of work that its tables still need, as a list of waves.
 
 prepare -> stages that runs share -> runs -> scores and measures -> report. A wave begins when the
-one before has ended, however that was: whoever needs a missing result makes it. There is no other
-order. No torch here.
+wave before has ended, even if units failed, because a unit that lacks a result makes it. There is
+no other order. No torch here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmark.settings.suite import RunConfig, Suite
 
 @dataclass(frozen=True)
 class Wave:
-    """Units that wait for none of each other."""
+    """Units that do not wait for each other."""
 
     kind: Kind
     units: Sequence[Unit]
@@ -50,19 +50,19 @@ class Wave:
 class Plan:
     """The missing work, for executors and for `status`.
 
-    `states` are those of all runs that the tables show.
+    `states` has the state of each run that the tables show.
     """
 
     survey: Survey
     states: Sequence[RunState]
     # handed in, because jobs must not import the packages that make tables
     render: RenderReport | None = None
-    out: Path = Path()  # of tables
+    out: Path = Path()  # the folder of the report
     retry_failed: bool = False
-    # of these two None says that the executor knows
+    # if one of these two is None, the executor chooses
     parallel: int | None = None  # runs to train side by side on a machine
-    processes: int | Literal["all"] | None = None  # of a machine, that train a run together
-    program: tuple[str, ...] = ()  # the command line: Python's file and its words
+    processes: int | Literal["all"] | None = None  # on a machine, to train each run together
+    program: tuple[str, ...] = ()  # the command line: Python's file and its arguments
     names_units: bool = False  # whether a dry run names each unit of work
 
     @property
@@ -78,7 +78,7 @@ class Plan:
     def wanted(self) -> list[RunState]:
         """The runs to train: those that are neither done nor under way.
 
-        Failed ones are among them only when asked.
+        Failed runs are included only with `retry_failed`.
         """
         words = ("todo", "interrupted", "failed") if self.retry_failed else ("todo", "interrupted")
         return [state for state in self.states if state.state in words]
@@ -92,20 +92,20 @@ class Plan:
 
     @cached_property
     def _keys(self) -> set[str]:
-        """What units of the suite as it is now make: runs and models of stages."""
+        """The ids of the runs and the keys of the stages that the suite has now."""
         keys: set[str] = set()
         for state in self.states:
             keys |= {state.config.id, *state.planned}
         return keys
 
     def needs(self, job: Job) -> bool:
-        """Whether the suite, which may have been edited since, needs what a job makes."""
+        """Whether the suite needs what a job makes, even if it was edited after the job began."""
         made = {unit.partition("-")[2] for unit in job.units}
         return job.kind == "prepare" or not made.isdisjoint(self._keys)
 
     @property
     def waves(self) -> list[Wave]:
-        """All that is missing but the report, in waves; none of them is empty."""
+        """The waves of all missing work except the report, without empty ones."""
         waves = [
             Wave("prepare", self._plan_texts()),
             Wave("prepare", self._plan_tasks()),
@@ -131,7 +131,7 @@ class Plan:
         return Wave("report", [unit])
 
     def _plan_texts(self) -> list[Unit]:
-        """One for each text that is not tokenised."""
+        """One unit for each text that is not tokenised."""
         configs: dict[str, RunConfig] = {}
         for state in self.wanted:
             if not state.is_prepared:
@@ -139,13 +139,13 @@ class Plan:
         return [Prepare(self.runs, config, key) for key, config in configs.items()]
 
     def _plan_tasks(self) -> list[Unit]:
-        """One for the tasks where baselines are missing.
+        """One unit for all tasks, if baselines are missing.
 
-        It looks which test examples stand in the texts.
+        The unit also finds the test examples that stand in the texts.
         """
         examples = self.survey.examples
         path = self.survey.store.scores_file("baselines")
-        # a task without examples waits for the text of runs
+        # a task whose examples are not known needs the text of a run to train
         tasks = []
         for task in self.suite.tasks:
             if self.wanted or task.name in examples:
@@ -156,10 +156,10 @@ class Plan:
         return []
 
     def _plan_training(self) -> list[Wave]:
-        """Waves of stages that several runs share, what others go on from first, and then all runs.
+        """Waves of stages that several runs share, in the order of training, and one of all runs.
 
-        Of stages that the same runs share only the last has a unit, which trains those before it.
-        The runs with most stages left are last: executors begin there.
+        If the same runs share several stages, only the last has a unit, which also trains the
+        others. Runs with most stages left are last, because executors begin with the last.
         """
         wanted = sorted(self.wanted, key=lambda run: len(run.config.domains) - run.finished)
         users = Counter(key for state in wanted for key in state.planned)
@@ -192,9 +192,9 @@ class Plan:
         return [*shared, Wave("train", runs)]
 
     def _plan_scores(self) -> list[Score]:
-        """One for each model that is to be scored and has been or will be trained.
+        """One unit for each model that lacks scores and is trained or will be.
 
-        A model that runs share has one.
+        A model that several runs share has one unit.
         """
         units: dict[str, Score] = {}
         for state in self.states:
@@ -214,7 +214,7 @@ class Plan:
         return list(units.values())
 
     def _plan_measures(self) -> list[Unit]:
-        """One for the models of each run that has been or will be trained."""
+        """One unit for the models of each run that lacks measures and is trained or will be."""
         measures = self.survey.measures
         if not measures:
             return []
@@ -236,9 +236,9 @@ class Plan:
 
 
 def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
-    """The work of `run` with these options.
+    """The plan of `run` with these options.
 
-    Raises ConfigError for what could not be done after training.
+    Raises ConfigError for scores that could not be computed after training.
     """
     plan = Plan(
         survey=survey,
@@ -257,12 +257,13 @@ def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace)
 
 
 def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -> int:
-    """Do the missing work, and render, or have it done. Returns an exit status."""
+    """Do the missing work and render the report, or submit both. Returns an exit status."""
     try:
-        # from now on text counts here, and not records alone
+        # from now on states depend on texts here, and not only on records
         survey.store.data.mkdir(parents=True, exist_ok=True)
         survey.in_progress.path.parent.mkdir(exist_ok=True)
-        survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
+        # only to show that work is under way: several calls may share the work
+        survey.in_progress.try_acquire()
     except OSError as error:
         raise UserError(
             f"{error}: nothing was begun or submitted; make room there, or repair it, and call "
@@ -275,7 +276,7 @@ def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -
         survey.in_progress.release()
 
 
-WORDS = {  # for one unit of a kind, and for several
+WORDS = {  # by kind: for one unit, and for several
     "prepare": ("preparation", "preparations"),
     "stages": ("shared stage to train", "shared stages to train"),
     "train": ("run to train", "runs to train"),
@@ -296,7 +297,7 @@ def count_by_kind(units: Iterable[Unit]) -> str:
 
 
 def drop_under_way(waves: Iterable[Wave], jobs: Iterable[Job]) -> list[Wave]:
-    """Waves without the units that jobs do, or will do."""
+    """Waves without the units that jobs are doing or will do."""
     ids = {unit for job in jobs if job.is_under_way for unit in job.units}
     shortened = []
     for wave in waves:
@@ -307,10 +308,10 @@ def drop_under_way(waves: Iterable[Wave], jobs: Iterable[Job]) -> list[Wave]:
 
 
 def group_by_run(units: Iterable[Unit], size: int) -> list[tuple[Unit, ...]]:
-    """The units of each `size` runs.
+    """The units in groups of `size` runs.
 
-    The last units have most stages left. They come first, so that none of them is alone at the end.
-    Within a group they stay last, for `pool.work_through` begins there.
+    The last units have most stages left. Their groups come first, so that none of them runs alone
+    at the end. Within a group they stay last, because `pool.work_through` begins with the last.
     """
     runs: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
