@@ -1,8 +1,8 @@
-"""Where units of work are done, one executor a file or folder here.
+"""Executors, which do units of work: one per file or folder here.
 
-Its name is what `--executor` takes, and the section of a suite that it reads. To add one, add a
-file with `EXECUTOR = Executor(...)`, here or outside of the project in a folder that is appended to
-`benchmark.settings.names.EXECUTOR_FOLDERS`. No torch here.
+The name of the file is what `--executor` takes, and the section of a suite that the executor reads.
+To add one, add a file with `EXECUTOR = Executor(...)`, here or outside of the project in a folder
+that is appended to `benchmark.settings.names.EXECUTOR_FOLDERS`. No torch here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __path__ = EXECUTOR_FOLDERS
 
 @dataclass(frozen=True)
 class Job:
-    """Units that an executor does later, or has begun; of what has ended, only what was not done.
+    """Units that an executor will do or has begun, or that were not done when their job ended.
 
-    An `interrupted` job was ended by the cluster or by a user; one that is `unknown` is under way
-    as far as anybody knows. `detail` says why it waits or how it ended.
+    An `interrupted` job was ended by the cluster or by a user. An `unknown` one counts as under
+    way, because its executor cannot find out. `detail` says why a job waits or how it ended.
     """
 
     id: str
     kind: str  # of its units
-    units: tuple[str, ...]  # by their ids
+    units: tuple[str, ...]  # ids of its units
     state: Literal["waiting", "running", "unknown", "failed", "interrupted"]
     detail: str
     submitted: float  # seconds since 1970
@@ -52,28 +52,30 @@ class Job:
 class Executor:
     """Does the waves of a plan, or sees to it that they are done.
 
-    Two calls at once do no unit twice at a time. `list_jobs` tells the jobs of a suite, the last of
-    each unit. It is asked where the folder `find_notes` is there.
+    Two calls of `execute` at once never do the same unit at the same time. `list_jobs` returns the
+    last job of each unit of a suite. It is called only if the executor has a folder in
+    `find_notes`.
     """
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
     execute: Callable[[Plan], int]  # returns an exit status
-    settings: type[Settings] | None = None  # of its section of a suite, where it reads one
+    settings: type[Settings] | None = None  # of its section of a suite, if it reads one
     of_all_rows: tuple[str, ...] = ()  # keys of that section that no row can set
-    count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
+    # number of GPUs that train a run
+    count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0
     list_jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
-    # ends all jobs, and returns their ids
+    # ends all jobs of a suite, and returns their ids
     cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []
-    # of a small model, before one is trained; 0: not known
+    # that a small model will reach, 0 if not known
     guess_flops_per_second: Callable[[], float] = lambda: 0.0
-    # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
+    # what `doctor` prints: lines that begin with `ok`, `none` or `wrong`, the last with a cure
     examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = (
         lambda suite, runs, folder: ()
     )
 
 
 def find(name: str) -> Executor:
-    """The record in `executors/NAME`. Raises UserError where there is none."""
+    """The executor that `executors/NAME` defines. Raises UserError if there is none."""
     names = list_executor_names()
     if name not in names:
         raise UserError(f"no executor {name!r}: there are {', '.join(names)}")
@@ -82,7 +84,7 @@ def find(name: str) -> Executor:
 
 
 def check_sections(suite: Suite, runs: Sequence[RunConfig]) -> None:
-    """Hold what a suite and its rows ask of executors against the settings of these.
+    """Check what a suite and its rows ask of executors against the executors' settings.
 
     Raises ConfigError.
     """
@@ -103,24 +105,23 @@ def check_sections(suite: Suite, runs: Sequence[RunConfig]) -> None:
 
 
 def find_notes(suite: Suite, store: Store) -> Path:
-    """The folder of what executors note of a suite's jobs, each in a folder with its name."""
+    """The folder of executors' notes on a suite's jobs, with a folder for each executor."""
     return store.root.absolute() / "suites" / suite.name / "jobs"
 
 
 def list_used(suite: Suite, store: Store) -> list[Executor]:
-    """The executors that have noted jobs of a suite.
+    """The executors that have notes on jobs of a suite.
 
-    Whoever asks for states does not know where its jobs are.
+    A command that asks for states does not know which executors have jobs.
     """
     folders = sorted(find_notes(suite, store).glob("*"))
     return [find(folder.name) for folder in folders]
 
 
 def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
-    """Print what executors find in their places.
+    """Print what each executor finds: whether this machine or its cluster is fit for a suite.
 
-    It tells whether this machine, or the cluster behind it, is fit for a suite. Returns an exit
-    status: 1 where something is wrong. Nothing of it stays.
+    Returns an exit status, 1 if something is wrong. Leaves no files behind.
     """
     has_failed = False
     for name in list_executor_names():

@@ -1,4 +1,4 @@
-"""This machine, and whatever processes torchrun has started here: a pool goes through the waves."""
+"""The executor for this machine: a pool of processes, or the processes that torchrun started."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.evaluation_time import UTILISATION
 
 SIDE = 1024  # rows of a matrix
-# files of GPUs: torch knows of these, but takes seconds to ask
+# device files of GPUs: torch would find the GPUs, but takes seconds to import
 GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*")
 
 
 def describe(plan: Plan) -> list[str]:
-    """The line of --dry-run on what is to do besides training."""
+    """The line of --dry-run about missing work other than training."""
     waves = [wave for wave in plan.waves if wave.kind not in TRAINS]
     counts = count_by_kind(unit for wave in waves for unit in wave.units)
     if counts:
@@ -54,10 +54,10 @@ def describe(plan: Plan) -> list[str]:
 
 
 def execute(plan: Plan) -> int:
-    """Go through the waves, and render.
+    """Do the waves, and render the report.
 
-    Several processes, of `--processes` or torchrun, train together, and the first alone does all
-    else. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
+    Several processes, from `--processes` or torchrun, train each run together, and only the first
+    does everything else. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
     """
     from benchmark.training.processes import join, read_launch
 
@@ -86,13 +86,14 @@ def execute(plan: Plan) -> int:
             with join() as world:
                 worker = Worker(world)
                 for wave in waves:
-                    # records may have changed since another process read them
+                    # use the first process's units, because others may have read other records
                     units = world.agree(list(wave.units))
-                    if wave.kind == "prepare":  # a wrong text is wrong for all its runs
+                    # errors are raised: a wrong text is wrong for all its runs
+                    if wave.kind == "prepare":
                         for unit in units:
                             world.let_first(partial(unit, worker))
                     elif wave.kind == "train" or (wave.kind == "stages" and slots):
-                        # where runs train in turns the first trains the stages for all
+                        # without slots, the first run trains shared stages for all
                         failed += do_units(units, slots, worker)
             if leads:
                 for wave in waves:
@@ -107,7 +108,7 @@ def execute(plan: Plan) -> int:
 
 
 def _tell_idle_gpus(count: int) -> None:
-    """Say how many GPUs stand idle while so many are in use."""
+    """Print how many GPUs are idle while `count` are in use."""
     from benchmark.devices import find_accelerators
 
     _, gpus = find_accelerators()
@@ -121,9 +122,9 @@ def _tell_idle_gpus(count: int) -> None:
 
 
 def _do_small_units(units: Sequence[Unit], worker: Worker) -> list[Unit]:
-    """Do units of small steps, which two threads do not make faster: a core each.
+    """Do units, one per core, because a second thread does not speed up their small steps.
 
-    With a GPU they are done one after the other. Returns those that failed.
+    With a GPU, they are done one after the other. Returns the units that failed.
     """
     from benchmark.devices import find_accelerators
 
@@ -135,9 +136,9 @@ def _do_small_units(units: Sequence[Unit], worker: Worker) -> list[Unit]:
 
 
 def count_processes(number: int | Literal["all"]) -> int:
-    """The processes that `--processes` asks for.
+    """The number of processes that `--processes` asks for.
 
-    Raises ConfigError for all GPUs of a machine that has none.
+    Raises ConfigError for "all" on a machine without GPUs.
     """
     from benchmark.devices import find_accelerators
 
@@ -152,16 +153,16 @@ def count_processes(number: int | Literal["all"]) -> int:
 
 
 def launch(count: int, program: Sequence[str]) -> int:
-    """Run a command line of Python in so many processes, as torchrun does.
+    """Run a command line of Python in `count` processes, as torchrun does.
 
-    Returns 0, or the exit status of the first that failed, upon which torch ends the others. Raises
-    KeyboardInterrupt when asked to stop.
+    Returns 0, or the exit status of the first process that failed, after which torch ends the
+    others. Raises KeyboardInterrupt when asked to stop.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    # the processes speak for themselves
+    # the processes report their own errors
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     threads = max(1, len(list_physical_cores()) // count)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -179,18 +180,18 @@ def launch(count: int, program: Sequence[str]) -> int:
 
 
 def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker) -> list[Unit]:
-    """Do units side by side in slots, or else one after the other here.
+    """Do units side by side in slots or, without slots, one after the other here.
 
-    In the latter way all processes of this world do each unit together. Returns those that failed.
-    Raises Stopped, or KeyboardInterrupt, when asked to stop.
+    Without slots, all processes of this world do each unit together. Returns the units that failed.
+    Raises Stopped or KeyboardInterrupt when asked to stop.
     """
     if slots:
         return work_through(units, slots)
     failed = []
-    postponed: list[Unit] = []  # what others have at first is waited for at the end
+    postponed: list[Unit] = []  # units that others had at first: they are waited for at the end
     for unit in chain(units, postponed):
         if worker.world.size > 1:
-            unit(worker)  # where one process fails all do
+            unit(worker)  # if one process fails, all fail
             continue
         outcome = do_unit(unit, replace(worker, waits=unit in postponed))
         if outcome == "taken":
@@ -229,10 +230,7 @@ def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
 
 
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Look at what torch finds here, and at the folder of the runs.
-
-    It must be one that can be written and locked.
-    """
+    """Say what torch finds, and whether files in the runs' folder can be written and locked."""
     import torch
 
     from benchmark.devices import find_accelerators
@@ -261,9 +259,9 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 def guess_flops_per_second() -> float:
-    """Guess what small models reach on this machine's CPU, by a matrix product.
+    """Guess the FLOPs per second of small models on this machine's CPU from a matrix product.
 
-    It is 0 where there may be a GPU.
+    Returns 0 if there may be a GPU.
     """
     if any(glob.glob(place) for place in GPUS):
         return 0.0
