@@ -1,11 +1,11 @@
-"""Slurm: each wave is an array of jobs, by submitit, that waits for the one before.
+"""Slurm: submitit submits each wave as an array of jobs, which waits for the wave before.
 
-It waits however that one ends. What scores a run waits for this run alone. The suite's folder has a
-file for each submitted array, written under a lock, and a later call leaves out work under way.
-Nothing depends on the process that submitted. Units with resources of their own are an array of
-their own. An array has as many tasks as the cluster allows, and a task as many runs as
-`runs_per_job`. What is in Slurm's queue is under way. How a job ended that is not in it is in the
-files that it left.
+An array starts even if jobs of the wave before failed. Jobs that score a run wait only for that
+run. Units that ask for other resources are an array of their own. An array has at most as many
+tasks as the cluster allows, and a task has `runs_per_job` runs. The suite's folder has a file for
+each submitted array, written under a lock, so that a later call leaves out work under way. Nothing
+depends on the process that submitted. Jobs in Slurm's queue are under way. How other jobs ended is
+read from the files that they left and from Slurm's accounts.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.batch_parts import check_method
 
 ORDER = get_args(Kind)
-PARTIAL = 3  # exit status
-# in what sbatch says of too many jobs: names of limits, and its words for MaxJobCount
+PARTIAL = 3  # exit status if Slurm refused some of the jobs
+# parts of sbatch's message if there are too many jobs: names of limits, its words for MaxJobCount
 FULL = "SubmitJob|temporarily un"
-# what to lower, by what is in a limit's name, or in the words for a partition's
+# the key to lower, by a part of a limit's name, or of the message on a partition's limit
 KEYS = {
     "Wall|time limit is": "time",
     "Cpu": "cpus_per_task",
@@ -56,22 +56,23 @@ KEYS = {
     "Node": "nodes",
     "GRES": "gpus_per_node",
 }
-# how a job ended, by its state in Slurm's accounts; KIND is that of the job
+# how a job ended, by its state in Slurm's accounts. KIND stands for the job's kind
 ENDINGS = {
     "FAILED": ("failed", "its job failed"),
     "OUT_OF_MEMORY": ("failed", "raise slurm.KIND.mem, its job had no memory left"),
     "TIMEOUT": ("interrupted", "raise slurm.KIND.time, its job could not save before this limit"),
     "CANCELLED": ("interrupted", "its job was cancelled"),
 }
-# lost, preempted, or ended where nobody keeps accounts, or before they are written
+# lost, preempted, or ended without accounts, or before the accounts were written
 OTHER = ("interrupted", "its job was ended")
-FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # states of jobs of a bad node
-# Slurm's words in a job's log where the accounts of the job say FAILED, or CANCELLED
+FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # states of jobs that a bad node may have ended
+# Slurm's words in a job's log if memory ran out. Its accounts say only FAILED or CANCELLED
 OUT_OF_MEMORY = re.compile("^slurmstepd.*(oom.kill|exceeded memory limit)", re.MULTILINE)
-NOT_OWN = ("srun: ", "slurmstepd", "submitit ")  # how lines that are no job's own begin, in its log
-UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
+# beginnings of lines in a job's log that are not the job's own
+NOT_OWN = ("srun: ", "slurmstepd", "submitit ")
+UNSAID = ("setup", "teardown", "srun_args")  # parameters that a dry run does not show
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
-ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
+ANSWER = 10  # minutes for a job of `doctor` to start and answer. It may run for half of them
 SEES = "sees this folder, and has torch"
 # imports nothing of the project, which the node may not see
 PROBE = f"""\
@@ -80,26 +81,23 @@ import torch
 count = torch.accelerator.device_count()
 print(socket.gethostname(), "{SEES}", torch.__version__, count, "accelerators")
 """
-# A signal that comes before Python has a handler would end it; a shell lets it begin deaf, and
-# submitit sets handlers.
+# A signal that comes before Python has a handler would end Python. So a shell starts it with these
+# signals ignored, and submitit sets handlers.
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
 
 def find_notes(suite: Suite, store: Store) -> Path:
-    """The folder of what is noted of a suite's jobs on Slurm."""
+    """The folder of notes on a suite's jobs on Slurm."""
     return executors.find_notes(suite, store) / "slurm"
 
 
 def count_gpus(suite: Suite, run: RunConfig) -> float:
-    """The GPUs that train a run."""
+    """The number of GPUs that train a run."""
     return Slurm.read(run.sections).resolve("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
-    """Lines that say how many units `execute` would submit, in how many jobs.
-
-    They also say what these jobs ask for.
-    """
+    """Lines that say which units `execute` would submit, in how many jobs, with what resources."""
     check_plan(plan)
     waves = drop_under_way(plan.waves, plan.survey.jobs)
     if not waves:
@@ -128,7 +126,7 @@ def _list_parameters(kind: Kind, request: Slurm, units: Iterable[Unit]) -> dict[
 
 
 def check_plan(plan: Plan) -> None:
-    """Raises ConfigError for what cannot be submitted."""
+    """Raise ConfigError for what cannot be submitted."""
     if plan.parallel is not None or plan.processes is not None:
         raise ConfigError(
             "--parallel and --processes are for one machine: on Slurm set slurm.array_parallelism, "
@@ -143,9 +141,9 @@ def check_plan(plan: Plan) -> None:
 
 
 def execute(plan: Plan) -> int:
-    """Submit missing work, and print its ids.
+    """Submit the missing work, and print the ids of its jobs.
 
-    When two calls come at once the second finds the first's jobs. Returns an exit status.
+    If two calls come at once, the second finds the jobs of the first. Returns an exit status.
     """
     check_plan(plan)
     submission = Submission(plan)
@@ -158,12 +156,13 @@ def execute(plan: Plan) -> int:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
         return PARTIAL if submission.refused else 0
     print("nothing to submit: all is done, under way or failed")
-    print(name_next_step(plan.survey, plan.survey.read_states()))  # others may have submitted
+    # read again, because others may have submitted
+    print(name_next_step(plan.survey, plan.survey.read_states()))
     return FAILED if plan.left_out else 0
 
 
 def _group_by_request(plan: Plan, wave: Wave) -> ItemsView[Slurm, list[Unit]]:
-    """The units of a wave by what they ask for."""
+    """The units of a wave, grouped by the resources that they ask for."""
     is_of_suite = wave.kind in ("prepare", "report")
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
@@ -173,12 +172,12 @@ def _group_by_request(plan: Plan, wave: Wave) -> ItemsView[Slurm, list[Unit]]:
 
 
 def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
-    """The units of each job: those of a run, or of several runs where the suite says so."""
+    """The units of each job: those of one run, or of `runs_per_job` runs."""
     return group_by_run(units, request.resolve(kind).runs_per_job)
 
 
 def _name_cure(refusal: str, kind: str) -> str:
-    """What to do where Slurm refuses a kind of job, by the limit that it names."""
+    """What to do if Slurm refuses a kind of job, by the limit that its message names."""
     if re.search(FULL, refusal):
         return (
             "ask for fewer jobs by slurm.runs_per_job or --seeds; where other jobs fill the queue, "
@@ -200,23 +199,25 @@ class Submission:
         self.sent: list[str] = []  # ids of arrays
         self.refused: list[str] = []  # which jobs, and why
         self._is_full = False  # Slurm takes no more jobs
-        self._arrays: dict[str, str] = {}  # kinds of those that others may wait for
-        self._runs: dict[str, list[set[str]]] = {}  # by array, those that each job of it trains
-        self._untrained: set[str] = set()  # runs whose jobs are refused
+        self._arrays: dict[str, str] = {}  # kinds of the arrays that others may wait for, by id
+        # by array: ids of the runs that each of its jobs trains
+        self._runs: dict[str, list[set[str]]] = {}
+        self._untrained: set[str] = set()  # ids of runs whose training Slurm refused
 
     def submit(self) -> None:
-        """Submit what is missing and not under way, as far as Slurm takes it."""
+        """Submit what is missing and not under way, as far as Slurm accepts it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
             notes = read_notes(self.folder)
             queue = _ask_queue(notes)
-            # sbatch did not say that it took them, and submitit did not give them their work
+            # end jobs without a note: sbatch gave no answer, so submitit did not give them their
+            # work
             commands.cancel(_find_tagged(self.folder, queue) - {note["id"] for note in notes})
             jobs = list_jobs(self.plan.suite, self.plan.survey.store, queue)
             waves = drop_under_way(self.plan.waves, jobs)
             if not (waves or _lacks_report(notes, jobs)):
                 return
-            # torch, for which who asks for states need not wait
+            # imports torch, for which a command that asks for states need not wait
             from benchmark.training.processes import copy_code
 
             self._logs = self.folder / getpass.getuser()
@@ -229,7 +230,7 @@ class Submission:
             for wave in waves:
                 self._send_wave(wave)
             self._check_sent()
-            # the new one waits for all that the report of an earlier call waits for
+            # end an earlier call's report: the new one waits for all that it waits for
             name = self._name_jobs("report")
             commands.cancel(
                 id for id, job in queue.items() if name in job.name and job.state == "waiting"
@@ -238,14 +239,17 @@ class Submission:
             self._check_sent()
 
     def _check_sent(self) -> None:
-        """Raises SlurmError where Slurm refused all that was sent."""
+        """Raise SlurmError if Slurm refused everything."""
         if self.refused and not self.sent:
             raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
 
     def _send_wave(self, wave: Wave) -> None:
-        """Submit arrays, after those of earlier kinds; what scores a run waits for this alone."""
+        """Submit a wave's arrays, to begin after those of earlier kinds.
+
+        Jobs that score a run wait only for that run.
+        """
         kind = wave.kind
-        # stages may go on from those of the wave before
+        # stages may continue those of the wave before
         order = ORDER.index(kind) + (kind in ("prepare", "stages"))
         earlier = [id for id, other in self._arrays.items() if ORDER.index(other) < order]
         for request, units in _group_by_request(self.plan, wave):
@@ -255,7 +259,7 @@ class Submission:
                 self._send_all(kind, request, _divide(kind, request, units), earlier)
 
     def _send_scores(self, request: Slurm, units: Sequence[Unit], earlier: Sequence[str]) -> None:
-        """Submit what scores runs, after the jobs that train these."""
+        """Submit jobs that score runs, each after the job that trains its runs."""
         settled_runs = set(self._untrained)
         for array, jobs in self._runs.items():
             tasks = [tuple(unit for unit in units if unit.config.id in runs) for runs in jobs]
@@ -273,8 +277,9 @@ class Submission:
         tasks: Sequence[tuple[Unit, ...]],
         dependencies: Sequence[str],
     ) -> None:
-        """Submit jobs with equal requests as arrays, as far as the cluster takes them."""
-        # once it takes no more, what waits for these would begin without them
+        """Submit jobs with equal requests as arrays, as far as the cluster accepts them."""
+        # once Slurm is full, jobs that wait for these are not submitted: they would begin without
+        # them
         while tasks and not self._is_full:
             try:
                 self._send(kind, request, tasks[: self._largest], dependencies)
@@ -286,7 +291,7 @@ class Submission:
                 self.refused.append(
                     f"{_count_jobs(tasks)} ({tasks[0][0].name}, ...): {error}; {cure}"
                 )
-                return  # others may ask for what there is
+                return  # other requests may be accepted
             tasks = tasks[self._largest :]
 
     def _send(
@@ -296,11 +301,11 @@ class Submission:
         tasks: Sequence[tuple[Unit, ...]],
         dependencies: Sequence[str],
     ) -> None:
-        """Submit an array that runs the copy of the code, or where it is one task a job.
+        """Submit an array, or a single job for a single task, that runs the copy of the code.
 
-        Raises Refusal where Slurm does not take it.
+        Raises Refusal if Slurm refuses it.
         """
-        # torch, for which who asks for states need not wait
+        # imports torch, for which a command that asks for states need not wait
         from benchmark.jobs.executors.slurm.job import Task
         from benchmark.training.processes import Sources
 
@@ -310,7 +315,7 @@ class Submission:
         if dependencies:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
             array = dependencies[0]
-            # task i begins once task i of the training has succeeded, or all of it has ended
+            # task i begins once task i of the training has succeeded, or all its tasks have ended
             if kind == "score" and len(self._runs.get(array, ())) == len(tasks) > 1:
                 parameters["dependency"] = f"aftercorr:{array}?afterany:{array}"
         code = shlex.quote(str(self._code))
@@ -341,7 +346,7 @@ class Submission:
         }
         with hold_signals():
             id = commands.submit(self._logs, python, parameters, Task.__call__, work)
-            # an array that the disk does not take note of the next call ends, and sends again
+            # if the note cannot be written, the next call ends the array and submits it again
             write_json(self.folder / f"{id}.json", {"id": id, **note})
         self.sent.append(id)
         self._arrays[id] = kind
@@ -357,19 +362,19 @@ class Submission:
 
 
 def _lacks_report(notes: Sequence[dict[str, Any]], jobs: Sequence[Job]) -> bool:
-    """Whether the last report was submitted before other jobs, or came to nothing."""
+    """Whether jobs were submitted after the last report, or the report's job did not succeed."""
     if any(note["kind"] != "report" for note in notes[-1:]):
         return True
     return any(job.kind == "report" and not job.is_under_way for job in jobs)
 
 
 def _make_tag(folder: Path) -> str:
-    """What is in the names of all jobs of this user whose notes are in a folder."""
+    """The tag in the names of all jobs of this user whose notes are in a folder."""
     return digest([getpass.getuser(), str(folder.resolve())])
 
 
 def _ask_queue(notes: Iterable[dict[str, Any]]) -> dict[str, Queued]:
-    """The jobs of this user, and of those who wrote notes. Raises SlurmError."""
+    """The queued jobs of this user and of all users who wrote notes. Raises SlurmError."""
     return commands.ask_queue({getpass.getuser(), *(note["user"] for note in notes)})
 
 
@@ -380,16 +385,15 @@ def _find_tagged(folder: Path, queue: Mapping[str, Queued]) -> set[str]:
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
-    """The notes of what was submitted, array by array."""
+    """The notes on submitted arrays, in the order of their ids."""
     paths = sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_bytes()) for path in paths]
 
 
 def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = None) -> list[Job]:
-    """The last job of each unit whose work it has not done.
+    """The last job of each unit, without jobs that have done their work.
 
-    The queue is asked for where it is not given. While Slurm does not answer their state is
-    unknown.
+    If `queue` is not given, Slurm is asked. If Slurm does not answer, the jobs' state is `unknown`.
     """
     folder = find_notes(suite, store)
     notes: dict[str, dict[str, Any]] = {}  # by the id of a job
@@ -435,9 +439,10 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
 
 
 def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
-    """How a job that is over and not done ended.
+    """How a job ended that is not in the queue and has not done its work.
 
-    It failed where it raised an exception, which submitit notes, or where Slurm's accounts say so.
+    It failed if submitit noted an exception, if its log says that memory ran out, or if Slurm's
+    accounts say so.
     """
     node = account.node
     if log.exists():
@@ -467,11 +472,11 @@ def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
 def cancel(suite: Suite, store: Store) -> list[str]:
     """End all jobs of the suite that this user submitted, and return their ids.
 
-    Raises SlurmError as `list_jobs` does.
+    Raises SlurmError if Slurm does not answer.
     """
     folder = find_notes(suite, store)
     queue = commands.ask_queue({getpass.getuser()})
-    # noted ids too: the tag is another where the folder is reached by another path
+    # noted ids, too: the tag is another one if the folder is reached by another path
     arrays = _find_tagged(folder, queue) | {note["id"] for note in read_notes(folder)}
     ids = [id for id in queue if id.partition("_")[0] in arrays]
     commands.cancel({id.partition("_")[0] for id in ids})
@@ -482,9 +487,9 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 
 
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Ask `sbatch --test-only` of each kind of job, by each request of a row.
+    """Ask `sbatch --test-only` about each kind of job, with each row's request.
 
-    Where none is refused one node is asked by a job.
+    If none is refused, a job asks one node.
     """
     try:
         commands.ask("sinfo", "--noheader")
@@ -517,16 +522,16 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 def _check_node(request: Slurm, folder: Path) -> str:
-    """Ask a node, by a job of one process, what torch finds there.
+    """Submit a job of one process that says what torch finds on its node.
 
-    Slurm itself ends a job that comes too late.
+    Slurm itself ends a job that would be too late.
     """
     parameters = request.list_parameters("score", ())
     parameters["time"] = ANSWER // 2
     python = request.resolve("score").python or shlex.quote(sys.executable)
     script = commands.write_script(folder, parameters, f"{python} -c {shlex.quote(PROBE)}")
     deadline = f"--deadline=now+{ANSWER}minutes"
-    with contextlib.suppress(SlurmError):  # the answer says more
+    with contextlib.suppress(SlurmError):  # the job's log says more
         commands.ask("sbatch", "--wait", deadline, str(script), patience=60.0 * ANSWER)
     lines = [f"nothing within {ANSWER} minutes, or before its job ended"]
     for log in folder.glob("*.out"):

@@ -1,4 +1,4 @@
-"""Thin functions over Slurm's commands, and over the inside of submitit. No torch here."""
+"""Thin functions around Slurm's commands and submitit's internals. No torch here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
 PATIENCE = 120.0  # seconds for an answer
-# variables of a job, which sbatch would pass on, and a user's own that change Slurm's answers, by
-# how they begin
+# beginnings of variables to remove: those of a job, which sbatch would pass on, and a user's own
+# that change Slurm's answers
 FOREIGN = (
     "SLURM",
     "SBATCH_",
@@ -29,13 +29,13 @@ FOREIGN = (
     "SCANCEL_",
     "SACCT_",
 )
-# how Slurm is reached, which is no job's own
+# variables to keep: they say how Slurm is reached
 ADDRESS = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
 # states of jobs in the queue
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
-# of squeue, each with what ends it
+# of squeue, each with its separator
 COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|,Name:|"
-# in what commands say where the controller gives no answer
+# parts of commands' messages if the controller gives no answer
 SILENCES = ("does not answer", "timed out", "Unable to contact", "Zero Bytes", "onnection ")
 
 
@@ -44,12 +44,12 @@ class SlurmError(UserError):
 
 
 class Refusal(SlurmError):
-    """sbatch does not take what it was given; it says why."""
+    """sbatch refuses what it was given, and says why."""
 
 
 @dataclass(frozen=True)
 class Queued:
-    """A job as Slurm or its own files have it; see `Job`."""
+    """A job according to Slurm or to its own files, with fields as in `Job`."""
 
     state: Any
     detail: str = ""
@@ -59,9 +59,9 @@ class Queued:
 
 
 def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
-    """The jobs of users by id; tasks of arrays are apart, `123_4`.
+    """The queued jobs of users by id, such as `123_4` for a task of an array.
 
-    Raises SlurmError where there is no answer.
+    Raises SlurmError if Slurm does not answer.
     """
     answer = ask(
         "squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}"
@@ -75,16 +75,16 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
             word = "waiting"
             detail = reason.replace("None", "")
             if "held" in reason.lower():
-                array = id.partition("_")[0]  # all of its jobs, so that they are told in one line
+                array = id.partition("_")[0]  # the whole array, so that its jobs share one line
                 detail = f"{reason}: Slurm holds it until `scontrol release {array}`"
         jobs[id] = Queued(word, detail, node, int(restarts), name)
     return jobs
 
 
 def ask_largest_array() -> int:
-    """How many tasks an array may have; their numbers begin with 0.
+    """The largest number of tasks of an array, whose indices begin with 0.
 
-    Raises SlurmError where there is no answer.
+    Raises SlurmError if Slurm does not answer.
     """
     answer = ask("scontrol", "show", "config")
     sizes = re.findall(r"(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)", answer)
@@ -92,9 +92,9 @@ def ask_largest_array() -> int:
 
 
 def ask_accounts(jobs: Iterable[str]) -> dict[str, Queued]:
-    """How jobs that are over ended, by id: Slurm's words for their states, and exit codes.
+    """The state and the exit code of jobs that have ended, from Slurm's accounts, by id.
 
-    There is none where nobody keeps accounts.
+    Empty if the accounts give no answer: not every cluster keeps them.
     """
     accounts: dict[str, Queued] = {}
     try:
@@ -102,7 +102,7 @@ def ask_accounts(jobs: Iterable[str]) -> dict[str, Queued]:
         answer = ask("sacct", "-XnP", "--duplicates", columns, f"--jobs={','.join(jobs)}")
     except SlurmError:
         return accounts
-    for line in answer.splitlines():  # one of each start
+    for line in answer.splitlines():  # one line per start of a job
         id, state, exit_code, node = line.split("|")
         state = state.partition(" ")[0]  # without the user who cancelled it
         restarts = accounts[id].restarts + 1 if id in accounts else 0
@@ -118,9 +118,9 @@ def cancel(jobs: Iterable[str]) -> None:
 
 
 def ask(*command: str, patience: float = PATIENCE) -> str:
-    """The output of a command.
+    """Run a command, and return its output.
 
-    Raises SlurmError where it fails, or says nothing for so many seconds.
+    Raises SlurmError if the command fails, or gives no answer for `patience` seconds.
     """
     try:
         with outside_of_jobs():
@@ -149,15 +149,15 @@ def ask(*command: str, patience: float = PATIENCE) -> str:
 
 
 def is_silence(message: str) -> bool:
-    """Whether a command failed as the controller gave no answer."""
+    """Whether a command failed because the controller gave no answer."""
     return any(word in message for word in SILENCES)
 
 
 @contextlib.contextmanager
 def outside_of_jobs() -> Iterator[None]:
-    """Without the variables of a job that this process may itself run in.
+    """Remove, inside the block, the variables of a job in which this process may run.
 
-    Those that change Slurm's answers are taken out, too.
+    Variables that change Slurm's answers are removed, too.
     """
     variables = dict(os.environ)
     for name in variables:
@@ -169,8 +169,7 @@ def outside_of_jobs() -> Iterator[None]:
         os.environ.update(variables)
 
 
-# What submitit keeps to itself, or how it calls its files. A release may move it, and a test says
-# so.
+# Private parts of submitit, and names of its files. If a release changes them, a test fails.
 
 
 def submit(
@@ -180,9 +179,10 @@ def submit(
     do: Callable[[Any], None],
     tasks: Sequence[Any],
 ) -> str:
-    """Submit an array that does each of the tasks, or a job for the only one.
+    """Submit an array with a job for each task, or a single job for a single task.
 
-    Returns its id. Raises Refusal, and SlurmError where Slurm may have taken it all the same.
+    Returns its id. Raises Refusal if sbatch refuses it, and SlurmError if it may have been
+    submitted all the same.
     """
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -204,9 +204,9 @@ def submit(
 
 
 def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path:
-    """A batch script as submitit writes those of jobs.
+    """Write a batch script as submitit writes those of its jobs.
 
-    What its first process says goes to `find_log`.
+    The output of the script's first process goes to the file of `find_log`.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -217,20 +217,20 @@ def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path
 
 
 def find_log(folder: Path, job: str) -> Path:
-    """The file of what the first process of a job says."""
+    """The file with the output of a job's first process."""
     return folder / f"{job}_0_log.out"
 
 
 def has_noted(log: Path, outcome: bytes) -> bool:
-    """Whether submitit noted this outcome of the job of this log, b"success" or b"error".
+    """Whether submitit noted the outcome b"success" or b"error" for the job of this log.
 
-    It does so last of all. A job that a signal ends leaves no note.
+    It writes the note at the very end. A job that a signal ends has no note.
     """
     path = log.with_name(log.name.replace("log.out", "result.pkl"))
     return path.exists() and outcome in path.read_bytes()[:32]
 
 
 def read_log(log: Path) -> str:
-    """What the last start of the job of this log said."""
+    """The output of a job's last start, from its log."""
     text = log.read_text(errors="replace")
     return text.rpartition("Starting with JobEnvironment")[2]

@@ -1,9 +1,9 @@
-"""A job of Slurm from the inside: what submitit runs in each of its processes.
+"""What submitit runs in each process of a job on Slurm.
 
-submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone.
-Here all processes stop after the same step, and a job is queued again however long the controller
-is silent. A job whose stages another job trains would hold its GPU and wait, so it queues itself
-behind that one.
+submitit's own `checkpoint` is not used: it would be called only in the first process, by a handler
+of the signal. Here all processes stop after the same step, and a job is queued again however long
+the controller is silent. If another job trains the stages that a job needs, that job does not hold
+its GPU while it waits, but queues itself behind the other.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ from benchmark.training.processes import (
     join,
 )
 
-# comes before a time limit, and before preemption
+# the signal that comes before a time limit and before preemption
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")
-IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
+# a job ends after so many starts in a row that reached the time limit and added nothing
+IN_VAIN = 2
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 
 
 class Behind(Stopped):
-    """All that a job has left to do waits for what other jobs train."""
+    """What a job has to do next waits for what other jobs train."""
 
     def __init__(self, owners: Sequence[str]) -> None:
         super().__init__()
@@ -62,30 +63,30 @@ class Task:
     """One job, or one task of an array.
 
     Its processes do its units one after the other, or `side_by_side` at a time. When its time is
-    over, or another job takes its node, it saves and queues itself again. Where another job trains
-    what it needs next it queues itself behind that.
+    over, or another job takes its node, it saves and queues itself again. If another job trains
+    what it needs next, it queues itself behind that job.
     """
 
     units: tuple[Unit, ...]
     gpus: bool  # whether it asked for some
     exclusive: bool  # whether no other job is on its nodes
-    folder: Path  # of who submitted it, to which paths are relative
-    sources: Sources  # of who submitted it
+    folder: Path  # in which it was submitted, for relative paths
+    sources: Sources  # of the process that submitted it
     side_by_side: int = 0
 
     def __call__(self) -> None:
         set_up_to_compute()
         self.sources.check()
         job = JobEnvironment()
-        # where the folder is not on this node what is missing there is named later
+        # if the folder is not on this node, a later error names what is missing
         with contextlib.suppress(FileNotFoundError):
             os.chdir(self.folder)
         os.environ |= {NODE: os.environ.get("SLURMD_NODENAME", ""), JOB: job.job_id}
         place = TorchDistributedEnvironment()
-        # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count
+        # Slurm says which GPUs are the job's, and `join` chooses among them. submitit would count
         # from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
-        # the cores of the job, where torch may count those of the whole machine
+        # use only the job's cores: torch may count those of the whole machine
         cores = os.environ.get("SLURM_CPUS_ON_NODE")
         if cores:
             share = int(cores) // place.local_world_size
@@ -107,21 +108,22 @@ class Task:
             if place.rank == 0:
                 _queue_again(job.job_id, behind.owners)
         except Stopped:
-            if place.rank == 0:  # it speaks for all
+            if place.rank == 0:  # it acts for all
                 self._leave(signals, job.job_id, starts)
         else:
             return
-        sys.exit(0)  # submitit would note that the work is done
+        sys.exit(0)  # if it returned, submitit would note that the work is done
 
     def _work(self, worker: Worker, signals: StopSignals) -> None:
-        """Do the units. One that fails stops no other, and its error is raised at the end.
+        """Do the units. If one fails, do the others, and raise its error at the end.
 
-        Raises Behind where what is left waits for other jobs.
+        Raises Behind if the next unit, or all units left with `side_by_side`, must wait for other
+        jobs.
         """
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
-            # a site may let a job's processes run on all cores, where another job may pin to the
-            # same; a whole node has none
+            # a site may let a job's processes run on all cores of a node, and another job may be
+            # pinned to the same ones, unless the job has the whole node
             core_count = int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
             slots = share_job(self.side_by_side, core_count, self.exclusive)
             work_through(self.units, slots, leave)
@@ -145,10 +147,10 @@ class Task:
             raise errors[0]
 
     def _leave(self, signals: StopSignals, job: str, starts: Starts) -> None:
-        """Queue the job again where its time is over or another takes its node.
+        """Queue the job again if its time is over or another job takes its node.
 
-        Where it was cancelled it ends. Raises UserError where its time was over twice, and nothing
-        was added.
+        If it was cancelled, exit. Raises UserError if it reached its time limit in IN_VAIN starts
+        in a row and added nothing.
         """
         if not _is_preempted(job):
             if signals.came[:1] != [TIME_OVER]:
@@ -164,7 +166,7 @@ class Task:
 
 
 def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
-    """Raise Behind where other jobs train what each of these units needs next."""
+    """Raise Behind if other jobs train what each of these units needs next."""
     jobs = world.agree({unit.find_owning_job() for unit in units})
     owners = jobs - {os.environ[JOB]}
     if owners and "" not in owners:
@@ -172,7 +174,7 @@ def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
 
 
 def _is_preempted(job: str) -> bool:
-    """Whether Slurm ends a job for another one; not where it cannot be asked."""
+    """Whether Slurm ends a job to make room for another, False if Slurm does not answer."""
     answer = ""
     with contextlib.suppress(SlurmError):
         answer = commands.ask("scontrol", "show", "job", job)
@@ -180,9 +182,9 @@ def _is_preempted(job: str) -> bool:
 
 
 def _queue_again(job: str, owners: Sequence[str] = ()) -> None:
-    """Queue a job again, behind the jobs `owners` if there are some.
+    """Queue a job again, behind the jobs `owners` if there are any.
 
-    While Slurm is silent it is asked until the job's time limit. Raises SlurmError at a refusal.
+    While Slurm is silent, ask again until the job's time limit. Raises SlurmError if Slurm refuses.
     """
     while True:
         try:
@@ -195,7 +197,8 @@ def _queue_again(job: str, owners: Sequence[str] = ()) -> None:
         time.sleep(PAUSE)
     if owners:
         dependency = f"Dependency=afterany:{':'.join(owners)}"
-        with contextlib.suppress(SlurmError):  # else it looks again as soon as it starts
+        # without it, the job looks again as soon as it starts
+        with contextlib.suppress(SlurmError):
             commands.ask("scontrol", "update", f"JobId={job}", dependency)
     places = [f"behind job {owner}" for owner in owners]
     print("saved, and queued again", *places, file=sys.stderr, flush=True)

@@ -12,9 +12,9 @@ from benchmark.jobs.work import TRAINS
 from benchmark.settings.base import Settings, validate
 from benchmark.settings.units import UNITS
 
-# of jobs, each with a section of its own
+# kinds of jobs, each with a section of its own
 KINDS = ("prepare", "train", "score", "report")
-OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
+OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # keys that no row can set
 NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "runs_per_job"}
 Gpus = NonNegativeInt | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
@@ -24,10 +24,11 @@ def find_section(kind: str) -> str:
 
 
 class JobKind(Settings):
-    """Resources of one kind of job, over those of `[slurm]`.
+    """Resources of one kind of job, which override those of `[slurm]`.
 
-    A key that is not given is as there. `mem` takes the place of `mem_per_cpu`, and that of `mem`.
-    Jobs that do not train are one process on one node.
+    A key that is not given has the value of `[slurm]`, and in `[slurm.score]` that of training
+    jobs. `mem` and `mem_per_cpu` replace each other. Jobs that do not train have one process on one
+    node.
     """
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
@@ -85,9 +86,9 @@ class JobKind(Settings):
 
 
 class TrainKind(JobKind):
-    """Resources of training jobs, over those of `[slurm]`.
+    """Resources of training jobs, which override those of `[slurm]`.
 
-    Only these jobs may be several processes.
+    Only training jobs may have several processes.
     """
 
     nodes: PositiveInt = Field(1, description="nodes per training job")
@@ -140,26 +141,26 @@ class Slurm(TrainKind):
 
     @property
     def gpus_of_a_run(self) -> float:
-        """The GPUs of a run: a share of its job's where that trains several at a time."""
+        """The number of GPUs of a run: a share of the job's if several runs train at a time."""
         gpus = self.nodes * self.gpus_on_node
         return gpus / self.processes if self.runs_per_job > 1 else gpus
 
     @classmethod
     def read(cls, sections: Mapping[str, Any]) -> Slurm:
-        """The section of a suite, or of a run, among those of all executors.
+        """The `slurm` section among all executors' sections of a suite or a run.
 
         Raises ConfigError.
         """
         return validate(cls, sections.get("slurm", {}), "[slurm]")
 
-    def __hash__(self) -> int:  # of one key: not all values have one, and requests are few
+    def __hash__(self) -> int:  # of one key only: not all values have a hash, and requests are few
         return hash(self.time)
 
     def resolve(self, kind: str) -> Slurm:
-        """The settings of one kind of job: what its section says, over `[slurm]`.
+        """The settings of one kind of job: those of its section, and else those of `[slurm]`.
 
-        Jobs with models follow training's. `score` has one GPU, of the kind that training has, if
-        its section does not name others.
+        `score` jobs, which need models, start from the settings of training jobs. They have one
+        GPU, of the type that training has, unless their section says otherwise.
         """
         base = self
         section = getattr(self, find_section(kind)).model_dump(exclude_unset=True)
@@ -178,13 +179,13 @@ class Slurm(TrainKind):
                 one["runs_per_job"] = 1
             base = base.model_copy(update=one)
         if {"mem", "mem_per_cpu"} & section.keys():
-            section = {"mem": None, "mem_per_cpu": None, **section}  # Slurm refuses both
+            section = {"mem": None, "mem_per_cpu": None, **section}  # Slurm refuses a job with both
         return base.model_copy(update=section)
 
     def list_parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for a kind of job.
 
-        Its runs have budgets in these units.
+        `units` are the units of its runs' budgets.
         """
         settings = self.resolve(kind)
         exclusive = settings.exclusive
@@ -193,7 +194,8 @@ class Slurm(TrainKind):
         processes = settings.processes_per_node
         cores = settings.cpus_per_task
         if settings.runs_per_job > 1 and processes > 1:
-            # one process, which starts the others itself, has the cores of all; or of whole nodes
+            # the one process starts the others itself, so it has the cores of all, or of a whole
+            # node
             if cores or exclusive is not True:
                 cores = (cores or 1) * processes
             processes = 1
@@ -202,12 +204,12 @@ class Slurm(TrainKind):
             if value is not None and key not in (*NOT_OF_SBATCH, *KINDS):
                 parameters[key] = value
         parameters["ntasks_per_node"] = processes
-        # submitit has one of its own, which sites that track them refuse
+        # submitit sets a key of its own, which sites that track such keys refuse
         parameters["wckey"] = None
-        # a job whose setup fails would train with whatever there is
+        # else a job whose setup fails would train with whatever there is
         parameters["setup"] = ["set -e", *settings.setup, "set +e"]
-        # a batch script ends as its last command does: Slurm would take a killed job for one that
-        # succeeded
+        # a batch script has the exit status of its last command: without this, Slurm would take a
+        # killed job for one that succeeded
         parameters["teardown"] = ["ended=$?", *settings.teardown, "exit $ended"]
         # One process that fails ends the job: the others would wait for it for ever.
         parameters["srun_args"] = ["--kill-on-bad-exit=1", *settings.srun_args]
@@ -215,12 +217,12 @@ class Slurm(TrainKind):
             parameters["cpus_per_task"] = cores
             parameters["srun_args"].append(f"--cpus-per-task={cores}")
         if settings.gpus_on_node:
-            # all versions know it, gpus_per_node only those with cons_tres
+            # all versions know gres, but only those with cons_tres know gpus_per_node
             parameters["gres"] = f"gpu:{settings.gpus_per_node}"
         if exclusive:
             parameters["exclusive"] = exclusive
-        # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it
-        # on.
+        # Slurm queues the jobs of a lost node again, unless the site switches that off. This
+        # switches it on.
         options = {"requeue": True, **settings.additional_parameters}
         parameters["additional_parameters"] = {
             key: value for key, value in options.items() if value is not False
