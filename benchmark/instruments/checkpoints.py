@@ -1,4 +1,4 @@
-"""The commands on one model in its folder: perplexity on a text, and a larger model like it."""
+"""Commands on a model's folder: measure perplexity on a text, or make a larger model from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from benchmark.training.stream import Stream
 
 Read = tuple[LanguageModel, Stream]  # a model, and a text that it can read
 NONE = "none"  # the domain of a published model
-LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
+# columns. Published models may have positions for rows that do not fit in memory
+LONGEST_ROW = 1024
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -69,12 +70,12 @@ def _format_facts(facts: Mapping[str, object]) -> str:
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
     """Measure how well a model predicts the documents of a file.
 
-    The file is JSON Lines or text, .gz and .zst too. `domain`: whose prompt or column reads it; by
-    default the last domain's.
+    The file is JSON Lines or text, .gz and .zst too. `domain` is the one whose prompt or column
+    (PNN) reads the file. The default is the last domain.
 
-    Returns the perplexity per token, the bits per byte, whatever the tokenizer, whose prompt or
-    column read it ("none" for a published model), and how much text there is. Raises ConfigError,
-    DataError.
+    Returns the perplexity per token, the bits per byte (comparable between tokenizers), the domain
+    whose prompt or column read it ("none" for a published model), and how much text there is.
+    Raises ConfigError, DataError.
     """
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
@@ -96,14 +97,14 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
 
 
 def find_newest_domain(model: LanguageModel) -> int:
-    """The index of the model's last domain; 0 where it has met none."""
+    """The index of the model's last domain, 0 for a model without domains."""
     return max(0, len(model.vocabulary.domains) - 1)
 
 
 def measure_perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
-    """The perplexity of a model on a text, read as one of this domain.
+    """The perplexity of a model on a text, read as text of this domain.
 
-    Raises ConfigError where it is not finite.
+    Raises ConfigError if it is not finite.
     """
     world = World(0, 1, choose_device())
     value = measure_loss(model.to(world.device), stream, domain, world).perplexity
@@ -144,8 +145,8 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
 def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Stream:
     """The documents of a file as validation text of each domain of a model.
 
-    Its rows are as long as the model can read. Raises ConfigError for a text shorter than a row,
-    DataError.
+    Rows are as long as the model can read, at most LONGEST_ROW. Raises ConfigError for a text
+    shorter than a row, DataError.
     """
     bpe = tokenizer.bpe
     special = tokenizer.special
@@ -168,10 +169,10 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     return Stream(text_corpus, data, masked=model.masked, seed=0)
 
 
-ROWS = 64  # of the text, at most, that calibrate
+ROWS = 64  # rows of the text for calibration, at most
 COMPARED = 4  # rows of which the outputs are compared
-COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
-# files that are not copied
+COLUMNS = 16  # of random rows, at most: few processors are fast in bf16
+# files that depend on the model's size, and are not copied
 OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
@@ -193,9 +194,10 @@ def grow_checkpoint(
 
     Returns what was done, and how near the new model is to the old one.
 
-    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its
-    first rows fit what cannot be exact; without it the outputs on random tokens are compared.
-    Raises ConfigError for what cannot be grown, DataError for the text.
+    With `text`, the perplexity on it is measured before and after, as `evaluate` does on either
+    folder, and its first rows calibrate what cannot be exact. Outputs are compared on these rows,
+    or without `text` on random tokens. Raises ConfigError for what cannot be grown, DataError for
+    the text.
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
@@ -235,9 +237,9 @@ def grow_checkpoint(
 
 
 def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
-    """The first rows of the text, masked as in training; without a text, random ones.
+    """The first rows of the text, masked as in training, or random rows without a text.
 
-    They have the prompt that `evaluate` reads with.
+    Rows of a text begin with the prompt that `evaluate` uses.
     """
     if read:
         model, stream = read

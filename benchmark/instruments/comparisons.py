@@ -1,6 +1,6 @@
-"""Comparisons of two runs: their weights bit for bit, or their predictions but for rounding.
+"""Comparisons of two runs: weights bit for bit, or predictions up to rounding.
 
-And of a method before and after what may not change it.
+And of a method before and after code that may not change it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmark.training.run import Run
 
 Weights = dict[str, Tensor]
 ROWS = 4  # of each domain's validation text, on which predictions are compared
-# of a logit, in double precision: what differs by less is the same, computed in another order
+# of a logit, in double precision: a smaller difference comes from another order of operations
 ROUNDING = 1e-5
 
 
@@ -36,7 +36,7 @@ def in_double_precision() -> Iterator[None]:
 
 
 def load_weights(run: Run) -> list[Weights]:
-    """The weights after each of its stages."""
+    """The weights after each stage of a run."""
     return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys]
 
 
@@ -86,7 +86,7 @@ def measure_difference(logits: Tensor, other_logits: Tensor) -> float:
 
 @contextlib.contextmanager
 def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    """Raises AssertionError, which says `where`, if the block changes a method or its model."""
+    """Raise AssertionError, which says `where`, if the block changes a method or its model."""
     old_values = _read_values(method, model)
     yield
     new_values = _read_values(method, model)
@@ -102,7 +102,7 @@ def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> It
 
 
 def _read_values(method: LifelongMethod, model: nn.Module) -> dict[str, list[object]]:
-    """What a method, its class, their file and their model hold, by its place."""
+    """The values in a method, its class, their module and the model, each by its name."""
     kind = type(method)
     values = {"the model": [*_list_values(model, set())]}
     holders = (vars(sys.modules[kind.__module__]), vars(kind), vars(method))
@@ -113,7 +113,7 @@ def _read_values(method: LifelongMethod, model: nn.Module) -> dict[str, list[obj
 
 
 def _list_values(value: object, around: set[int]) -> Iterator[object]:
-    """The numbers and texts in a value. `around`: the ids of those that it was found in."""
+    """The numbers and texts in a value. `around`: the ids of the values already visited."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().flatten()
         yield value.requires_grad, value.shape, flat.view(torch.uint8).numpy().tobytes()

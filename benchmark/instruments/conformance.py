@@ -1,8 +1,8 @@
 """The promises of the interface, as checks that any method must pass (`run_all.py check NAME`).
 
-Each check is a function of a `TinyRuns`, a place to train tiny runs of one method: three small
-domains, models of a few thousand weights, ten steps. It raises AssertionError with what was
-expected. The test suite runs the same checks on every file in `methods/`.
+Each check is a function of a `TinyRuns`, which trains tiny runs of one method: three small domains,
+models of a few thousand weights, ten steps per stage. If a check fails, it raises AssertionError
+with what was expected. The test suite runs the same checks on every file in `methods/`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from benchmark.training.run import Run
 ALONE = World(0, 1, torch.device("cpu"))
 STEPS = 10
 SEED = 3
-OTHER_SEED = 4  # of runs in double precision, which come after those of SEED in the same process
+OTHER_SEED = 4  # of runs in double precision, which the same process trains after those of SEED
 DROPOUT = 0.1
 CURE_OF_SHARDS = (
     "a method that keeps, adds or looks into whole weights says needs_full_weights = True"
@@ -78,7 +78,7 @@ CURE_OF_SHARDS = (
 def find_place_in(name: str, error: Exception) -> str:
     """The line of the method's file in which an error arose, in brackets.
 
-    Nothing where it arose elsewhere.
+    Empty if the error arose elsewhere.
     """
     calls = traceback.extract_tb(error.__traceback__)
     lines = [call for call in calls if Path(call.filename).name == f"{name}.py"]
@@ -104,7 +104,8 @@ class TinyRuns:
     ) -> RunConfig:
         """A tiny run of the method.
 
-        It has 8 rows a batch, or more where two halves of 8 cannot hold its shares of memory.
+        A batch has 8 rows, or more if two halves of 8 rows cannot hold the method's shares of
+        memory.
         """
         optimizer = find_own_optimizer(self.make_method())
         recipe = optimizer.defaults if optimizer else {}
@@ -127,7 +128,7 @@ class TinyRuns:
         root.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        # it exists where an earlier run, or another process of this one, has made it
+        # it exists if an earlier run, or another process of this run, has made it
         with contextlib.suppress(FileExistsError):
             (root / "data").symlink_to(data)
         build = partial(self.build, config.method, config.options)
@@ -181,7 +182,10 @@ def make_tiny_config(
 
 
 def options_are_documented(tiny: TinyRuns) -> None:
-    """Every option has a comment on its line."""
+    """Every option has a comment on its line, and the module has a docstring.
+
+    `state` is a tuple of names that are not options. No function has a misspelled hook's name.
+    """
     method = type(tiny.make_method())
     source = "".join(
         inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod)
@@ -212,10 +216,11 @@ def options_are_documented(tiny: TinyRuns) -> None:
 
 
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
-    """The shares of a run's phases add up to its budget, see `check_shares`; names differ.
+    """The shares of phases add up to the run's budget (see `check_shares`), and names differ.
 
-    A stage that trains has rows of its new domain. What phases use of `stage.stream_info` stands in
-    `signature`, or stages of one stream would pass for another's.
+    Each stage after the first that trains has rows of its new domain. If phases use
+    `stage.stream_info`, `signature` includes what they use, or stages of one stream would pass for
+    those of another.
     """
     config = tiny.make_config()
     method = tiny.make_method()
@@ -260,7 +265,7 @@ def _has_new_rows(phase: Phase) -> bool:
 
 
 def budget_is_exceeded_by_one_step_at_most(tiny: TinyRuns) -> None:
-    """At the end of each phase at most one step more is spent than the phases so far may take."""
+    """At each phase's end, its share and earlier ones are spent, and less than one step more."""
     config = tiny.make_config()
     tiny.train_undisturbed()
     run = tiny.make_run(config, "undisturbed-gpt")
@@ -291,9 +296,9 @@ def trains_the_same_twice(tiny: TinyRuns) -> None:
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
-    """Under seconds and a step or two a stage, all stays finite.
+    """Weights stay finite under a budget in seconds, and under one or two steps per stage.
 
-    Micro-batches do not divide a batch.
+    The size of micro-batches does not divide a batch.
     """
     cure = "a stage may end with any step; learner.elapsed says what share of it is over"
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05)):
@@ -327,20 +332,20 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
 
 
 def two_processes_equal_one(*several: TinyRuns) -> None:
-    """Two processes with half of each batch end with a model that predicts what that of one does
-    (GPT).
+    """Two processes with half of each batch end with the same predictions as one process (GPT).
 
-    In double precision: in single the order of sums alone makes up to 2e-5, in one process with
-    half-size micro-batches too. Weights are not compared: Adam makes whole steps of the rounding of
-    a gradient that is 0, as that of a bias of attention's keys, which no prediction depends on. The
-    one process has trained another seed before, the two have not: whatever a run leaves to the next
-    one in its process is found too. One pair trains all: it takes seconds to start. A method that
-    does not say `needs_full_weights` also trains with weights that the two share.
+    They train in double precision. In single precision, another order of sums changes predictions
+    by up to 2e-5, even in one process with half-size micro-batches. Weights are not compared: if a
+    gradient is 0, Adam makes whole steps of its rounding error. An example is a bias of attention's
+    keys, on which no prediction depends. The one process has trained another seed before, the two
+    have not, so the check also finds what a run leaves behind for the next run in its process. One
+    pair of processes trains all methods, because it takes seconds to start. If a method does not
+    set `needs_full_weights`, it also trains with weights sharded over the two.
     """
     for tiny in several:
         tiny.train_undisturbed()
     expected = [_train_in_double_precision(tiny) for tiny in several]
-    # links the tokenised text
+    # made here, because this links the tokenised text
     runs = [tiny.make_run(tiny.make_config(seed=OTHER_SEED), "two") for tiny in several]
     call_in_two_processes(_train_as_one_of_two, several)
     cure = (
@@ -368,7 +373,7 @@ def _train_in_double_precision(tiny: TinyRuns) -> list[Tensor]:
 def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
     """Let two processes that can talk to each other call `act` with these arguments.
 
-    Raises what either does.
+    Raises the error of either.
     """
     sources = Sources.read()
     start_fork_server()
@@ -379,7 +384,7 @@ def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
     try:
         while not pair.join():
             pass
-    finally:  # Ctrl-C or SIGTERM, too: they would go on, and this process would wait for them
+    finally:  # also after Ctrl-C or SIGTERM: the two would go on, and this process would wait
         for process in pair.processes:
             process.kill()
             process.join()
@@ -422,7 +427,7 @@ def _be_one_of_two(
 
 
 def compiled_equals_eager(tiny: TinyRuns) -> None:
-    """A model that a captured graph has trained predicts what that of the eager method does."""
+    """A model trained with a captured graph predicts the same as one trained eagerly."""
     config = tiny.make_config(seed=OTHER_SEED, compile="aot_eager")
     with in_double_precision():
         tiny.train(config, "compiled")
@@ -449,7 +454,7 @@ def bf16_is_finite(tiny: TinyRuns) -> None:
 def every_architecture_learns(tiny: TinyRuns) -> None:
     """A model of each architecture goes through all stages.
 
-    Where the method trains only decoders, only these do.
+    If the method is `causal_only`, masked architectures are left out.
     """
     for name in list_architecture_names():
         if tiny.make_method().causal_only and architectures.load(name).masked:
@@ -481,11 +486,12 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
 
 
 def is_naive_where_it_says(tiny: TinyRuns) -> None:
-    """A method whose first stage has the key of Naive's trains there what Naive trains.
+    """If a method's first stage has the key of Naive's, it trains what Naive trains.
 
-    Later it trains something else. Predictions are compared, in double precision: a loss that
-    equals Naive's, and is computed in another way, is the same, and a teacher that is the student
-    teaches nothing, whatever the rounding.
+    Its later stages are then the same after a first stage that Naive has trained. After some stage
+    it predicts something else than Naive, unless it says `may_equal_naive`. Predictions are
+    compared up to rounding, in double precision: so a loss that equals Naive's counts as the same
+    if it is computed in another way, and a teacher that equals the student counts as no teacher.
     """
     config = tiny.make_config(seed=OTHER_SEED)
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
@@ -513,10 +519,7 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
 
 
 def is_told_domains_where_it_says(tiny: TinyRuns) -> None:
-    """What the model predicts depends on the domain that it is told only where the method says so.
-
-    Where it says so, it does.
-    """
+    """Predictions depend on the domain that the model is told if and only if the method says so."""
     tiny.train_undisturbed()
     run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     pairs = zip(compute_predictions(run), compute_predictions(run, shift=1), strict=True)
@@ -530,10 +533,7 @@ def is_told_domains_where_it_says(tiny: TinyRuns) -> None:
 
 
 def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
-    """With another seed the random numbers to come are others.
-
-    That holds after start_stage and after each step.
-    """
+    """With another seed, torch's generator has another state after start_stage and each step."""
     states = []
     for seed in (SEED, OTHER_SEED):
         config = tiny.make_config(seed=seed)
@@ -548,13 +548,13 @@ def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
 
 
 def works_on_the_clock_alone(tiny: TinyRuns) -> None:
-    """Nothing is computed or left behind where no clock runs.
+    """A method computes nothing, and leaves nothing behind, while no clock runs.
 
-    No step costs more than the first of its phase, and no thread works on. Free are building a
-    method, its answers (`signature`, `options`, `phases`) and the warm-up before a phase. A step is
-    charged by the FLOPs of the first one of its phase, and steps go from the phase's begin to its
-    end. What only a generator, a compiled extension, a file or another process holds is not seen:
-    methods are code that is read. `verify --stage` asks the same of a study's methods.
+    The clock does not charge for building a method, for its answers (`signature`, `options`,
+    `phases`) and for the warm-up before a phase. It charges each step the FLOPs of the first one of
+    its phase, so no step may cost more, from the phase's begin to its end. No thread or process may
+    go on after a phase. The check does not see what only a generator, a compiled extension, a file
+    or another process has: a method's code must also be read.
     """
     config = tiny.make_config()
     _refuse_work("building it", tiny.make_method)
@@ -625,8 +625,8 @@ CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
 def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     """Run all checks on one method and say of each how it went. Returns whether all passed.
 
-    After a run that differs from itself there are no more checks: what compares two runs says
-    nothing then.
+    If the same run trained twice differs, no more checks are made: comparisons of two runs would
+    then say nothing.
     """
     passed = True
     say(f"{name}: {len(CHECKS)} checks on tiny runs. Each prints a line when it ends")

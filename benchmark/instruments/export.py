@@ -1,12 +1,12 @@
-"""`run_all.py export`: a model as transformers alone can load it.
+"""`run_all.py export`: a model in a form that transformers alone can load.
 
-That is its network without the rows of prompts, and a tokenizer to go with it.
+The result is the model's network without the rows of prompts, and a tokenizer to go with it.
 
-A prompt that precedes every text becomes a token, and no softmax may give it a probability:
+A prompt that precedes every text becomes a token to which no softmax may give a probability:
 
-- Where the decoder has biases, the prompt is one more row, with a bias of -10,000.
-- Else it takes the embedding of a token that no text contains. The decoder, untied, keeps the row
-  that this token had, so the softmax is over the same rows as before.
+- If the decoder has biases, the prompt is one more row, with a bias of -10,000.
+- Otherwise, the prompt replaces the embedding of a token that no text contains. The untied
+  decoder keeps the token's old row, so the softmax is over the same rows as before.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from benchmark.models.transformer import (
 from benchmark.settings.base import ConfigError
 
 NONE = "none"  # no prompt
-# keys of a configuration that nobody else reads
+# keys of a configuration that only this project reads
 OURS = ("domains", "prompts", "text_vocabulary", "special_tokens", "document_mask", "scaled")
-NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
+NEVER = -1e4  # a logit whose token has probability 0, and that fits in half precision
 
 
 def export(options: argparse.Namespace) -> int:
@@ -62,12 +62,12 @@ def export(options: argparse.Namespace) -> int:
 def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
     """Write the model of a stage and its tokenizer to the new folder `out`.
 
-    `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below
-    runs/suites, which stands for its last stage. `prompt` is the domain whose prompt begins each
-    text, or whose LoRA adapters are added into the weights; by default the last, as in `evaluate`.
-    "none" is no prompt.
+    `stage` is a folder below runs/stages, the folder `model` in it, or a run's file below
+    runs/suites, which stands for the run's last stage. `prompt` is the domain whose prompt begins
+    each text, or whose LoRA adapters are added into the weights. The default is the last domain, as
+    in `evaluate`, and "none" is no prompt.
 
-    Returns that domain, None for none. Raises ConfigError, and then nothing is written.
+    Returns that domain, or None for no prompt. If it raises ConfigError, nothing is written.
     """
     if out.exists():
         raise ConfigError(f"{out} exists already: name a new folder")
@@ -101,7 +101,7 @@ def _find_model_folder(stage: Path) -> Path:
 
 
 def _choose_domain(model: LanguageModel, stage: Path, prompt: str | None) -> str | None:
-    """Whose prompt or adapters; None for a model that reads all domains alike."""
+    """The domain whose prompt or adapters are used, None if all domains are read alike."""
     names = model.vocabulary.domains
     has_adapters = isinstance(model, LoraModel)
     reads_alike = not (model.prompts or has_adapters)
@@ -125,10 +125,10 @@ def make_plain(
 
     Args:
         tokenizer: the one in the model's folder.
-        domain: whose prompt begins each text, or whose adapters are added into the weights; None
-            for no prompt.
+        domain: the one whose prompt begins each text, or whose adapters are added into the
+            weights. None for no prompt.
 
-    Raises ConfigError where there is no place for a prompt.
+    Raises ConfigError if there is no place for a prompt.
     """
     vocabulary = model.vocabulary
     special = vocabulary.special
@@ -157,12 +157,12 @@ def make_plain(
 def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
     """Put the embedding (D,) of a prompt into a network without prompts.
 
-    Returns the id of its token. Raises ConfigError where there is no place.
+    Returns the id of the prompt's token. Raises ConfigError if there is no place for it.
     """
     network: Any = model.network
     row: int | None
     if network.get_output_embeddings().bias is not None:
-        # the next id that it gives; published models have rows beyond
+        # the tokenizer's next id. Published models may have a row for it already
         row = tokenizer.get_vocab_size()
         if row >= network.config.vocab_size:
             network.resize_token_embeddings(row + 1, mean_resizing=False)
@@ -181,9 +181,9 @@ def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) ->
 
 
 def _find_free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
-    """A row whose token no text contains: the first without a token, or `<mask>`'s.
+    """A row whose token no text contains: the first without a token, or that of `<mask>`, if any.
 
-    `<mask>`'s is free, for only causal models ask.
+    `<mask>` is free, because only causal models need such a row.
     """
     special = vocabulary.special
     if tokenizer.get_vocab_size() < vocabulary.text:

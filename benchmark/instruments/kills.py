@@ -1,4 +1,4 @@
-"""Runs that are killed in chosen steps and started again."""
+"""Runs that are killed at chosen steps and started again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Killed(Exception):
 
 
 def train_through_kills(start: Callable[[], Run], kills: Sequence[int]) -> list[Weights]:
-    """The weights after each stage of a run that is killed in these steps and started again.
+    """The weights after each stage of a run that is killed at the steps `kills` and started again.
 
     Steps are counted from 1.
     """

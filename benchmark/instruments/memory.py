@@ -1,9 +1,9 @@
-"""What training holds in the memory of a device, computed before anything is trained.
+"""The memory that training takes on a device, computed before anything is trained.
 
-Weights, gradients and moments are in fp32, as the suite trains. What the forward pass keeps for the
-backward pass is counted by torch itself, on tensors without content, so a model of any size costs a
-second and no memory. A program holds more: what an operator needs while it works, a tenth of the
-logits among it, and what the allocator cannot use, some 10%.
+Weights, gradients and moments are in fp32, as the suite trains. torch itself counts the bytes that
+the forward pass keeps for the backward pass. It does so with fake tensors, so a model of any size
+costs a second and no memory. Training takes more than this: what operators need while they work,
+such as a tenth of the logits, and some 10% that the allocator cannot use.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FP32 = 4  # bytes
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes in the memory of one device, of a model with so many `parameters`.
+    """Bytes in the memory of one device, for a model with `parameters` parameters.
 
-    `activations` are what the forward pass keeps, the weights in the precision of its products
-    among them. `copies` are further models that a method holds, a teacher say.
+    `activations` are what the forward pass keeps for the backward pass, including the weights in
+    the precision of matrix products. `copies` are further models of a method, such as a teacher.
     """
 
     parameters: int
@@ -52,14 +52,14 @@ def estimate_memory(
     copies: int = 0,
     precision: torch.dtype = torch.bfloat16,
 ) -> TrainingMemory:
-    """What training a model of this configuration holds on one device.
+    """Estimate the memory that training a model of this configuration takes on one device.
 
     Args:
         rows, columns: of a micro-batch (`training.micro_batch_size`) of a causal or masked model.
         moments: numbers that the optimizer keeps for each parameter: 2 for adamw, 1 for muon's
             matrices and sgd.
-        copies: further models that the method holds: 1 for Logit-KD, DER++, EMA, self_replay.
-        precision: of products (`training.precision`).
+        copies: further models that the method keeps: 1 for Logit-KD, DER++, EMA, self_replay.
+        precision: of matrix products (`training.precision`).
 
     Raises ConfigError for an unknown architecture.
     """
@@ -84,7 +84,8 @@ def estimate_memory(
 def _count_kept_bytes(model: LanguageModel, rows: int, columns: int, precision: torch.dtype) -> int:
     """Bytes that a forward pass keeps for the backward pass, beside the parameters."""
     weight_storages = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    activations: dict[int, Tensor] = {}  # by storage, which a held tensor does not give free
+    # by storage. Tensors are kept, so that no storage is freed and its id reused
+    activations: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         activations[tensor.untyped_storage()._cdata] = tensor

@@ -1,7 +1,7 @@
-"""`run_all.py new-suite`: a suite for somebody's own text, with sizes and budgets that fit.
+"""`run_all.py new-suite`: a suite for a user's own text.
 
-They fit text and machine. The suite is a beginning, not a result: its file gives reasons for its
-choices.
+Its sizes and budgets fit the text and the machine. The suite is a starting point, not a result: its
+file gives reasons for its choices.
 """
 
 from __future__ import annotations
@@ -48,19 +48,23 @@ from benchmark.training.processes import join
 
 METHODS = ("naive", "er", "elle", "elle_exact")
 LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
-PACKED = 4.0  # bytes of text in a byte of an archive, roughly
-BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}  # of a vocabulary, on English text
-VOCABULARIES = ((1024, 8e6), (2048, 4e7), (8192, 4e8))  # and the bytes of text that are too many
-ROW_LENGTHS = ((66, 64), (130, 256), (258, 512))  # and the largest width that they are for
-LEARNING_RATES = ((5e-3, 64), (2e-3, 160), (1e-3, 320))  # likewise
+PACKED = 4.0  # bytes of text per byte of a compressed file, roughly
+# by size of vocabulary, on English text
+BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}
+# sizes, and from how many bytes of text on the next is taken
+VOCABULARIES = ((1024, 8e6), (2048, 4e7), (8192, 4e8))
+# row lengths, and the largest model width that they are for
+ROW_LENGTHS = ((66, 64), (130, 256), (258, 512))
+# rates, and the largest model width that they are for
+LEARNING_RATES = ((5e-3, 64), (2e-3, 160), (1e-3, 320))
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
-FEWEST = 2 / SHARES[-1]  # documents of which some can be held out
+FEWEST = 2 / SHARES[-1]  # documents that a domain needs so that some can be held out
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
 PASSES = 20  # over a domain's text in a stage, at most
 SWEEP = 600.0  # seconds of training and evaluation of all runs together, at most
-LEAST = 5.0  # seconds of a stage: in fewer, the number of steps is chance
-MOST_SIZES = 5  # of a ladder, as the paper's; in a longer stream each holds for several domains
-EVALUATION = 0.2  # of a stage's training time, at most
+LEAST = 5.0  # seconds of a stage, at least: in fewer, the number of steps is chance
+MOST_SIZES = 5  # of a ladder, as in the paper. In a longer stream, several domains share a size
+EVALUATION = 0.2  # share of a stage's training time, at most
 RUNGS = [Size(layers=layers, hidden_size=width) for layers, width in (
     (1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192),
     (6, 224), (6, 256), (6, 320), (6, 384), (8, 448), (8, 512), (10, 576), (10, 640), (12, 704),
@@ -74,7 +78,7 @@ class Text:
 
     domain: Domain
     documents: int  # that were looked at
-    size: int  # bytes of these
+    size: int  # bytes of these documents
     total: float  # bytes of all text, roughly
 
 
@@ -173,15 +177,15 @@ def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
     if not any(reason.startswith(BROKEN) for reason in skipped):
         domain = stops
     elif not documents:
-        next(corpus.drop_repeats(stops, Counter()))  # raises what it is
+        next(corpus.drop_repeats(stops, Counter()))  # raises an error that says what is broken
     if size > LOOKED_AT:
         return Text(domain, documents, size, max(sum(packed), size))
-    pages = size // PIECE  # of which some are held out where documents are too few
+    pages = size // PIECE  # pieces, of which some are held out if there are too few documents
     return Text(domain, documents if documents >= FEWEST else max(documents, pages), size, size)
 
 
 def _choose_text_field(files: Sequence[Path]) -> str:
-    """The field `text` of the first record, or else the one with the longest text.
+    """The name of the text field: `text`, or else that of the longest text in the first record.
 
     "a.b" is the field b of a.
     """
@@ -194,7 +198,7 @@ def _choose_text_field(files: Sequence[Path]) -> str:
 
 
 def _read_first_record(files: Sequence[Path]) -> object:
-    """The first record of the files, but of .txt, which have none; None where there is none."""
+    """The first record of the files other than .txt, which have no records, or None."""
     for path in files:
         if find_kind(path) == ".txt":
             continue
@@ -214,7 +218,7 @@ class Evaluation:
 
     most_bytes: float  # of each domain
     evaluations: int
-    seconds: float  # of a stage's training, which may be longer for it
+    seconds: float  # of a stage's training, which may be longer so that evaluation fits
 
 
 def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
@@ -253,7 +257,8 @@ def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) ->
     head = 16 if width < 128 else 32 if width < 384 else 64  # divides all widths that follow
     longest = next((length for length, limit in ROW_LENGTHS if width <= limit), 514)
     lengths = [length for length in (514, 258, 130, 66, 34) if length <= longest]
-    row = next((length for length in lengths if least >= 10 * length), 18)  # ten rows of each part
+    # at least ten rows in each part
+    row = next((length for length in lengths if least >= 10 * length), 18)
     rate = next((rate for rate, limit in LEARNING_RATES if width <= limit), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
     evaluations = ""
@@ -290,16 +295,16 @@ def choose_evaluation(
 ) -> Evaluation:
     """Choose validation text and evaluations that take at most EVALUATION of a stage's training.
 
-    Where the text of few documents would take more, a stage has one evaluation, and then more
-    seconds.
+    If even FEW_DOCUMENTS documents would take more, a stage has one evaluation, and if needed more
+    seconds of training.
 
     Args:
-        cost: seconds per byte of text, of a FLOP for each parameter of the largest model.
+        cost: seconds per byte of text, for one FLOP per parameter of the largest model.
         seconds: of a stage's training.
-        most_seconds: likewise, at most.
+        most_seconds: of a stage's training, at most.
     """
     document = max(text.size / text.documents for text in texts)
-    # smaller in a long stream, each of whose evaluations reads all domains
+    # smaller in a long stream, because each evaluation reads all domains
     share_of_stream = min(1.0, MOST_SIZES / len(texts))
     enough = FEW_DOCUMENTS * document
     most_bytes_wanted = max(200_000 * share_of_stream, (1 + share_of_stream) * enough)
@@ -326,8 +331,8 @@ def choose_evaluation(
 def choose_valid_share(text: Text) -> float:
     """The smallest share that holds out enough documents of a domain.
 
-    It holds out some to spare, as chance picks them. Raises DataError for a domain that has too few
-    to train on some and keep others.
+    It holds out more than needed, because documents are picked by chance. Raises DataError for a
+    domain with too few documents to train on some and hold out others.
     """
     if text.documents < FEWEST:
         raise DataError(
@@ -356,7 +361,7 @@ def _format_ladder(ladder: Sequence[Size]) -> str:
 
 
 def _format_domains(texts: Sequence[Text], shares: Sequence[float], file: Path) -> str:
-    """The domains as TOML; those that need a larger share of validation text than others say so."""
+    """The domains as TOML, with `valid_share` for those that need a larger share than others."""
     usual = min(shares)
     lines = []
     for text, share in zip(texts, shares, strict=True):
@@ -381,5 +386,5 @@ def _format_domain(text: Text, share: float | None, file: Path) -> str:
 
 
 def _quote(text: str) -> str:
-    """A text that others chose, as TOML."""
+    """A text that users or their data chose, as a TOML string."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""The speed of a step of each method: tokens and FLOPs per second, beside a step of Naive.
+"""The speed of each method's step: tokens and FLOPs per second, and its time relative to Naive's.
 
-A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in
-turns, and ratios are medians over the turns. Nothing is trained: the learning rate is 0, and each
-stage starts from what `start_stage` makes of an untrained model.
+A machine's speed changes over time, so the method's step, Naive's step and a large matrix product
+are timed in turns, and ratios are medians over the turns. Nothing is trained: the learning rate is
+0, and each stage starts from what `start_stage` makes of an untrained model.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Cost:
     stage: int
     phase: str
     seconds: float
-    over_naive: float  # how many of Naive's steps in the same stage it is worth, median over pairs
-    predicted: float  # the same by FLOPs
+    over_naive: float  # its time over that of Naive's step in the same stage, median over turns
+    predicted: float  # the same ratio by FLOPs
     tokens: int  # of text
     flops: float
-    # FLOPs per second of a large matrix product in the same precision, median over pairs
+    # FLOPs per second of a large matrix product in the same precision, median over turns
     peak: float
-    of_peak: float  # the share of it that the step reaches, median over pairs
+    of_peak: float  # the share of `peak` that the step reaches, median over turns
 
     @property
     def off(self) -> float:
-        """The costs above those that were predicted, as a share.
+        """How much more the step costs than predicted, as a share of the prediction.
 
         NaN for a phase without matrix products.
         """
@@ -80,9 +80,9 @@ def measure(
 ) -> tuple[list[Cost], list[RowTimes]]:
     """The cost of each phase of each stage of each row, and the rows of a table of step times.
 
-    Stages that rows share are measured once. `pairs` of steps are timed for each phase, after a
-    warm-up. Rows that are to stand beside those of a `table` are multiples of its Naive, unless
-    Naive is measured anew.
+    Stages that rows share are measured once. Each phase is timed in `pairs` turns, after a warm-up.
+    If Naive is not among `configs`, seconds are multiples of Naive's step times in `table`, if it
+    has them, so that the rows can stand beside those of the table.
     """
     naive_rows = () if any(config.method == "naive" for config in configs) else table
     costs: list[Cost] = []
@@ -107,7 +107,7 @@ def measure(
 
 @dataclass
 class Prepared:
-    """A stage as a run would begin it, how long that took, and Naive's model beside it."""
+    """A stage as a run would begin it, the seconds that its begin took, and Naive's model."""
 
     inputs: StageInputs
     set_up: float
@@ -116,11 +116,12 @@ class Prepared:
     def measure(
         self, pairs: int, paces: dict[str, float], of_naive: Sequence[StageTimes] = ()
     ) -> tuple[list[Cost], StageTimes]:
-        """Time the stage's phases.
+        """Time the steps of the stage's phases.
 
-        `paces`: seconds of Naive's step as first measured, by what they depend on; `of_naive`:
-        those of a table, which count before them. Each phase's seconds are a multiple, as a machine
-        is faster at one time than at another.
+        Each phase's seconds are a multiple of one fixed time of Naive's step, because a machine is
+        faster at one time than at another. That time is of the first stage in `of_naive`, Naive's
+        times in a table, if given. Otherwise it is the first one measured, which `paces` keeps by a
+        hash of the settings that it depends on.
         """
         inputs = self.inputs
         settings = {
@@ -132,7 +133,7 @@ class Prepared:
         product = MatrixProduct(inputs.config.training.precision, inputs.world)
         costs = []
         for number, phase in enumerate(inputs.method.phases(inputs.stage)):
-            # past a number of graphs, those of earlier rows, the rest would not be compiled
+            # forget the graphs of earlier rows: past a number of graphs, torch compiles no more
             torch.compiler.reset()
             stepper = Stepper(inputs, phase, number)
             flops = stepper.count_step_flops()
@@ -163,7 +164,7 @@ class Prepared:
 
 
 class MatrixProduct:
-    """A product of two large square matrices: what the device computes at best."""
+    """A product of two large square matrices, which shows the device's best speed."""
 
     def __init__(self, precision: str, world: World) -> None:
         size = 2048 if world.device.type == "cpu" else 8192
@@ -174,7 +175,7 @@ class MatrixProduct:
         self._out = torch.ones(size, size, dtype=kind, device=world.device)
 
     def measure_flops_per_second(self) -> float:
-        """Measure what all processes reach together, at the slowest one's pace."""
+        """Measure the FLOPs per second of all processes together, by the slowest one's time."""
         self._world.synchronize()
         began = time.perf_counter()
         torch.mm(self._factor, self._factor, out=self._out)
@@ -185,10 +186,10 @@ class MatrixProduct:
 def _time_in_turns(
     stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int
 ) -> list[tuple[float, float, float]]:
-    """Of each turn: seconds of a step, seconds of Naive's, and FLOPs per second of the product.
+    """The seconds of a step and of Naive's step, and the product's FLOPs per second, in each turn.
 
-    Naive's are those of its steps before and after the step, on average. The product empties the
-    caches, so the step after it does not count.
+    Naive's seconds are the mean of its steps before and after the step. The product empties the
+    caches, so Naive's step right after it does not count.
     """
     numbers = count()
     for step in range(WARM_UP):
@@ -205,7 +206,7 @@ def _time_in_turns(
 
 
 def _time_step(stepper: Stepper, step: int) -> float:
-    """Seconds of a step at a learning rate of 0, those of the slowest process."""
+    """The seconds of a step at a learning rate of 0, in the slowest process."""
     world = stepper.inputs.world
     world.synchronize()
     began = time.perf_counter()
@@ -217,12 +218,12 @@ def _time_step(stepper: Stepper, step: int) -> float:
 def prepare_stages(
     config: RunConfig, build: Build, stream: Stream, world: World
 ) -> Iterator[tuple[str, Prepared]]:
-    """Each stage of a run with its key; the next begins from what this one leaves."""
+    """Each stage of a run with its key, begun from what the stage before has left."""
     method = build(config.method, config.options)
     budget = Budget(unit="steps", amount=config.budget.amount, reference=None)
     steps = config.model_copy(update={"budget": budget})
     texts = [stream.corpus.keys[text.name] for text in config.learned]
-    # of steps: a table need not be there yet
+    # keys for a budget of steps, because a table of step times need not be there yet
     keys = [stage.key for stage in make_stage_keys(steps, method, texts)]
     width = config.model.ladder[-1].hidden_size
     precision = choose_precision(config.training.precision, world.device, width)
@@ -282,7 +283,7 @@ def print_speed(
 ) -> int:
     """Measure, print the table, and merge the rows into the step times in `table_file`, if any.
 
-    Raises ConfigError, before anything is measured, where that table is another machine's.
+    Raises ConfigError, before anything is measured, if the file has times of another machine.
     """
     say = partial(print, file=sys.stderr)
 

@@ -1,7 +1,7 @@
 """`run_all.py track`: the records of a suite's runs as event files of TensorBoard.
 
-It trains nothing. Each call writes all files anew, so you may call it again while runs go on, here
-or on a cluster.
+It trains nothing. Each call writes all files again, so you may call it while runs go on, here or on
+a cluster.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Point = tuple[int, float, dict[str, float]]
 def track(
     suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, out: Path
 ) -> Iterator[str]:
-    """Write the evaluations of runs of a suite.
+    """Write event files with the evaluations of a suite's runs.
 
-    Says how many there are, or why they are left out.
+    Yields a line on each run: how many evaluations it has, or why it is left out.
     """
     folder = out / suite
     ledger = open_ledger(Store(runs), build)

@@ -1,4 +1,4 @@
-"""Some steps of a stage, from the begin to the end of each of its phases, without the loop."""
+"""Some steps of each phase of a stage, from the phase's begin to its end, without the loop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmark.training.stream import Stream
 
 @dataclass(frozen=True)
 class Moment:
-    """The place of a step in its phase, and what the loop would tell it there."""
+    """The position of a step in its phase, and what the training loop would tell the step."""
 
-    step: int  # of its phase, from 0
+    step: int  # its number in the phase, from 0
     learning_rate: float
     elapsed: Elapsed
 
@@ -30,7 +30,7 @@ class Moment:
 def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper, list[Moment]]]:
     """A stepper for each phase of a stage that has begun, with the moments of its steps.
 
-    The last moment is at the phase's end. Whoever has taken the steps closes the stepper.
+    The last moment is at the phase's end. The caller takes the steps and closes the stepper.
     """
     phases = list(inputs.method.phases(inputs.stage))
     total = sum(phase.share for phase in phases)
@@ -45,7 +45,7 @@ def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper,
 def _list_moments(
     inputs: StageInputs, phase: Phase, begin: float, end: float, steps: int
 ) -> list[Moment]:
-    """`begin` and `end`: of the phase, as shares of the stage."""
+    """The moments of a phase, evenly spread. `begin` and `end` are its shares of the stage."""
     stage = inputs.stage
     training = inputs.config.training
     warmup = pick_for_stage(training.warmup, stage.index)
