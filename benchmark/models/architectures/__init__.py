@@ -1,12 +1,13 @@
-"""The record of an architecture, and the architectures, one a file.
+"""The class `Architecture`, and the architectures, one per file.
 
-The file's name is the architecture's name, and its `ARCHITECTURE` the record. No other file asks
-for an architecture or a model type by name: it asks the record. A file in another folder counts
-too, once that folder is appended to `benchmark.settings.names.ARCHITECTURE_FOLDERS`.
+The file's name is the architecture's name. Its `ARCHITECTURE` is the record of the architecture:
+all that other code must know of it. No other file compares the name of an architecture or a model
+type: it asks the record. A file in another folder counts too, once that folder is appended to
+`benchmark.settings.names.ARCHITECTURE_FOLDERS`.
 
-A `Network` is one view of the weights of every architecture, so that whoever works on them does it
-once. Its matrices are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D
-is transposed, and a matrix that several maps share counts as several.
+A `Network` shows the weights of every architecture in the same form, so that code that works on
+weights is written once. Its matrices are (out, in), as in nn.Linear, however the architecture
+stores them: GPT-2's Conv1D is transposed, and a matrix that several maps share is split into them.
 
 Shapes: B sequences, T tokens per sequence as the network sees it, D hidden size, F feed-forward
 size, V vocabulary, C classes.
@@ -47,9 +48,9 @@ class Attention(Generic[T]):
     key: T
     value: T
     output: T
-    query_norm: T | None = None  # of each head, or of all (`Architecture.norms_all_heads`)
+    query_norm: T | None = None  # over a head, or over all (`Architecture.norms_all_heads`)
     key_norm: T | None = None
-    output_norm: T | None = None  # of what is added to the residual stream
+    output_norm: T | None = None  # normalises what is added to the residual stream
 
 
 @dataclass(kw_only=True)
@@ -59,17 +60,18 @@ class FeedForward(Generic[T]):
     norm: T | None = None
     up: T  # (F, D)
     down: T  # (D, F)
-    # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+    # (F, D): a gated FFN multiplies the outputs of `gate` and `up`, one after an activation
     gate: T | None = None
-    output_norm: T | None = None  # of what is added to the residual stream
+    output_norm: T | None = None  # normalises what is added to the residual stream
 
 
 @dataclass(kw_only=True)
 class Layer(Generic[T]):
     """A transformer layer.
 
-    A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums. Some
-    normalise what they add.
+    A pre-LN layer normalises the inputs of attention and FFN. A post-LN layer normalises the
+    residual stream after each of them has been added. Some layers normalise the outputs that they
+    add.
     """
 
     attention: Attention[T]
@@ -86,14 +88,14 @@ class Network(Generic[T]):
     tables: list[T]  # (rows, D): embeddings of tokens, positions and, in BERT, types
     embedding_norm: T | None = None
     layers: list[Layer[T]]
-    final_norm: T | None = None  # pre-LN: of the residual
-    head: T | None = None  # BERT: dense, GELU, then
+    final_norm: T | None = None  # pre-LN: of the residual stream
+    head: T | None = None  # BERT: a dense map, followed by GELU and head_norm
     head_norm: T | None = None
     decoder: T  # (V, D)
 
 
 def map_parts(structure: Any, function: Callable[[Any], Any]) -> Any:
-    """A network or a layer with what `function` makes of each part that its architecture has."""
+    """A copy of a network or a layer, with `function` applied to each part that is not None."""
     if isinstance(structure, list):
         return [map_parts(part, function) for part in structure]
     if isinstance(structure, Attention | FeedForward | Layer | Network):
@@ -107,7 +109,7 @@ def map_parts(structure: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def list_parts(structure: Any) -> list[Any]:
-    """The parts of a network or a layer, in the order above."""
+    """The parts of a network or a layer that are not None, in the order of their fields."""
     parts: list[Any] = []
     map_parts(structure, parts.append)
     return parts
@@ -117,8 +119,8 @@ def list_parts(structure: Any) -> list[Any]:
 class Affine:
     """Weight (out, in) and bias (out) of a linear map.
 
-    Of a norm they are (D) and (D), of a table (rows, D) and (rows). The bias is zero where there is
-    none.
+    A norm has the shapes (D) and (D), a table (rows, D) and (rows). The bias is zero if the module
+    has none.
     """
 
     weight: Tensor
@@ -127,10 +129,10 @@ class Affine:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an Affine stands in a network.
+    """The module that stores an Affine, and the Affine's part of it.
 
-    `rows` are the indices of its rows in a matrix that several maps share. They are None where the
-    matrix is its own. The network computes with `scale` times the sum of the weight and `offset`.
+    `rows` are the Affine's rows in a matrix that several maps share, or None if the matrix is not
+    shared. The network computes with `scale` times the sum of the weight and `offset`.
     """
 
     module: nn.Module
@@ -140,16 +142,16 @@ class Place:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The weight's: (out, in), (D) or (rows, D)."""
+        """The shape of the Affine's weight: (out, in), (D) or (rows, D)."""
         weight, _ = self._tensors()
         if self.rows is None:
             return tuple(weight.shape)
         return (len(self.rows), *weight.shape[1:])
 
     def take(self, tensor: Tensor) -> Tensor:
-        """What stands here, (out, in), of a tensor that has the shape of the module's weight.
+        """The Affine's part (out, in) of a tensor that has the shape of the module's weight.
 
-        It is a view, but for rows of a matrix that several maps share.
+        It is a view, or a copy if several maps share the matrix.
         """
         matrix = self._turn(tensor)
         if self.rows is None:
@@ -157,7 +159,7 @@ class Place:
         return matrix[self.rows.to(tensor.device)]
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
-        """Let `take` of the tensor be these values (out, in)."""
+        """Set the part of the tensor that `take` returns to these values (out, in)."""
         rows: slice | Tensor = slice(None)
         if self.rows is not None:
             rows = self.rows.to(tensor.device)
@@ -169,7 +171,7 @@ class Place:
         return tensor
 
     def read(self) -> Affine:
-        """A copy in float64, so that sums over many copies cost no precision."""
+        """A copy in float64, so that sums over many copies lose no precision."""
         weight, bias = self._tensors()
         if bias is None:
             bias = weight.new_zeros(len(weight))
@@ -184,7 +186,7 @@ class Place:
 
     @torch.no_grad()
     def write(self, affine: Affine) -> None:
-        """Raises ValueError for a bias where there is none."""
+        """Store an Affine. Raises ValueError if only the Affine has a bias."""
         weight, bias = self._tensors()
         if bias is None and affine.bias.any():
             raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
@@ -203,7 +205,7 @@ class Place:
 def get_matrix(module: Any) -> Tensor:
     """The weight (out, in) of a linear map.
 
-    Transformers' Conv1D keeps it the other way round.
+    transformers' Conv1D stores it transposed.
     """
     if isinstance(module, Conv1D):
         return module.weight.T
@@ -211,10 +213,7 @@ def get_matrix(module: Any) -> Tensor:
 
 
 def split(module: Any, parts: int) -> list[Place]:
-    """The maps of a matrix that holds `parts` of them, one below the other.
-
-    All have the same size.
-    """
+    """The places of `parts` linear maps of equal size, one below the other in one matrix."""
     rows = torch.arange(len(get_matrix(module)))
     return [Place(module, part) for part in rows.chunk(parts)]
 
@@ -259,19 +258,20 @@ class Unrolled(NamedTuple):
 
 
 class Architecture:
-    """A kind of language model, or several that differ in nothing that matters here.
+    """A kind of language model, or several kinds that the same code can handle.
 
     Attributes:
-        families: transformers' classes of language models; new ones are of the first.
-        masked: whether it predicts masked tokens, else each token from those before it.
+        families: transformers' classes of language models. A new network is of the first class.
+        masked: whether it predicts masked tokens. If not, it predicts each token from the earlier
+            ones.
         post_norm: whether the residual stream itself is normalised.
-        rms_norm: whether its norms divide by the root mean square and nothing else, else they are
-            LayerNorms.
-        norms_all_heads: whether a norm of queries or keys is of all heads, else of each.
+        rms_norm: whether its norms are RMSNorms. If not, they are LayerNorms.
+        norms_all_heads: whether a norm of queries or keys spans all heads. If not, it normalises
+            each head by itself.
         widths: the keys of the configuration that grow with the hidden size.
-        layer_keys: those that have a value for each layer.
-        epsilon: the key of its norms' epsilon.
-        stack: where in its base model the list of layers is.
+        layer_keys: the keys of the configuration that have a value for each layer.
+        epsilon: the key of the configuration that has the norms' epsilon.
+        stack: the path of the list of layers in the base model.
         unused: names of parameters that its forward pass does not read.
     """
 
@@ -293,7 +293,7 @@ class Architecture:
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         """The forward pass on tokens (B, T).
 
-        Where the mask (B, T), if any, is False there is padding, at the right.
+        The mask (B, T), if there is one, is False at padding. Padding is at the right.
         """
         raise NotImplementedError
 
@@ -303,10 +303,10 @@ class Architecture:
         """The positions of tokens (B, T), and the attention mask or None.
 
         Positions have the shape (1, T) or (B, T), the mask (B, 1, T, T). The mask is True where a
-        token (third axis) attends to another (last axis). It is None where fast kernels do without:
-        where every token attends to all, in a decoder to all before it. A decoder needs none for
-        padding, which is at the right. Both come from `separate_documents` where the configuration
-        of the network has `document_mask` and tokens come without a mask.
+        token (third axis) attends to another (last axis). It is None if every token attends to all,
+        or in a decoder to all before it, because fast kernels need no mask for that. Padding is at
+        the right, so a decoder needs no mask for it. If the network's configuration has
+        `document_mask`, and `mask` is None, both results come from `separate_documents`.
         """
         if mask is None and getattr(network.config, "document_mask", None):
             end, text = network.config.document_mask
@@ -318,9 +318,9 @@ class Architecture:
         return columns, row_mask.expand(-1, -1, tokens.shape[1], -1)
 
     def see_window(self, network: Any, positions: Tensor, mask: Tensor | None) -> Tensor | None:
-        """What a decoder's sliding window leaves of the positions and the mask of `see`.
+        """The mask of `see`, restricted to a decoder's sliding window.
 
-        A token sees as many of the last as the configuration says, itself among them.
+        A token attends only to the last positions up to its own, as many as the configuration says.
         """
         window = getattr(network.config, "sliding_window", None)
         if not window or positions.shape[1] <= window:
@@ -330,7 +330,7 @@ class Architecture:
         return is_near & (distances >= 0 if mask is None else mask)
 
     def check(self, config: Any) -> None:
-        """Raises ConfigError for a network that is computed otherwise than here."""
+        """Raise ConfigError for a model that the code here would compute wrongly."""
 
     def set_buffers(self, network: Any) -> None:
         """Set the buffers that depend on the size of a network."""
@@ -338,7 +338,8 @@ class Architecture:
     def find_modules(self, network: Any) -> Network[Any]:
         """The modules of a network.
 
-        A Place for a map that shares its module with others, or is not what it is stored as.
+        A Place stands for a map that shares its module with others, or whose stored weight differs
+        from the one that the network computes with.
         """
         raise NotImplementedError
 
@@ -350,10 +351,7 @@ class Architecture:
         )
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
-        """The states (..., D) that a network's decoder multiplies.
-
-        They are made from its last hidden states (..., D).
-        """
+        """The inputs (..., D) of the decoder, made from last hidden states (..., D)."""
         return hidden
 
     def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:
@@ -361,9 +359,9 @@ class Architecture:
         return F.gelu
 
     def make_classifier(self, config: Any) -> nn.Module:
-        """transformers' classification head: to logits (B, C) from hidden states.
+        """transformers' classification head, which maps hidden states to logits (B, C).
 
-        Those are (B, T, D), or (B, D) of the last token where the model is causal.
+        Hidden states are (B, T, D), or in a causal model those of the last token (B, D).
         """
         return nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
@@ -373,7 +371,7 @@ class Architecture:
 
     @property
     def model_types(self) -> tuple[str, ...]:
-        """transformers' names of its configurations."""
+        """The `model_type` of each family's configuration in transformers."""
         families: tuple[Any, ...] = self.families
         return tuple(family.config_class.model_type for family in families)
 
@@ -381,9 +379,10 @@ class Architecture:
         """A freshly initialised network.
 
         Its weights are a function of torch's seed. transformers draws weights with a standard
-        deviation of 0.02, made for 768 units. A scaled network's have 1/sqrt(inputs), which lets
-        states be of the same size at any width (LeCun et al. 1998); those that write to the
-        residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
+        deviation of 0.02, chosen for 768 units. A scaled network has 1/sqrt(inputs) instead, so
+        that states have the same size at any width (LeCun et al. 1998). For matrices that write to
+        the residual stream, this is multiplied by 1/sqrt(2 layers) (GPT-2, Radford et al. 2019,
+        section 2.3).
         """
         family: Any = self.families[0]
         config: Any = self.make_configuration(shape)
@@ -403,7 +402,7 @@ class Architecture:
 
 
 def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """Positions (B, T) that begin anew with each document, and an attention mask (B, 1, T, T).
+    """Positions (B, T) that restart with each document, and an attention mask (B, 1, T, T).
 
     The mask is True where a token (third axis) attends to another (last axis). All tokens of a
     document attend to `<s>` and the prompt, which attend to no document. A prompt's id is `text` or
@@ -424,11 +423,11 @@ def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tup
 
 
 def find_initial_std(config: Any, inputs: int, writes: bool = False) -> float:
-    """The standard deviation of the weights of a matrix with so many `inputs` in a new network.
+    """The standard deviation of the weights of a matrix with `inputs` columns in a new network.
 
-    It is `initializer_range`, of a published network too, unless the network is scaled
-    (`Architecture.build`). `writes`: whether the matrix writes to the residual stream. Some of
-    transformers' models begin such matrices with less, which counts here in scaled networks alone.
+    It is `initializer_range`, also for a published network, unless the network is scaled
+    (`Architecture.build`). `writes` says whether the matrix writes to the residual stream. Some of
+    transformers' models draw such matrices with a smaller deviation. Here only scaled networks do.
     """
     if not getattr(config, "scaled", False):
         return float(config.initializer_range)
@@ -440,7 +439,7 @@ _loaded: dict[str, Architecture] = {}
 
 
 def load(name: str) -> Architecture:
-    """The record in NAME.py. Raises ValueError with the choices where there is no such file."""
+    """The record in NAME.py. Raises ValueError with the choices if there is no such file."""
     if name not in _loaded:
         module = importlib.import_module(f"{__name__}.{check_architecture(name)}")
         _loaded[name] = module.ARCHITECTURE
@@ -450,8 +449,8 @@ def load(name: str) -> Architecture:
 def find(model_type: str) -> Architecture:
     """The record of a network whose configuration has this `model_type`.
 
-    Files that are imported already are asked first: importing one takes a while. Raises ConfigError
-    where there is none.
+    Files that are already imported are searched first, because importing one takes a while. Raises
+    ConfigError if no record has the `model_type`.
     """
     model_types: list[str] = []
     for name in [*_loaded, *(name for name in list_architecture_names() if name not in _loaded)]:

@@ -32,8 +32,8 @@ class Bert(Architecture):
     masked = True
     post_norm = True
     stack = "encoder.layer"
-    unused = ("lm_head.bias",)  # the decoder has a bias of its own where it is not tied
-    offset = PAD + 1  # RoBERTa numbers positions from here
+    unused = ("lm_head.bias",)  # an untied decoder has its own bias
+    offset = PAD + 1  # RoBERTa's first position
 
     def make_configuration(self, shape: Shape) -> PreTrainedConfig:
         return RobertaConfig(**self.make_keys(shape), type_vocab_size=1, layer_norm_eps=1e-5)
@@ -68,7 +68,7 @@ class Bert(Architecture):
     ) -> Network[Any]:
         """The modules of a network.
 
-        Those of the LM head differ between kinds of BERT.
+        The modules of the LM head are given, because they differ between kinds of BERT.
         """
         body = network.base_model
         tables = [

@@ -37,7 +37,7 @@ class PooledHead(nn.Module):
 
 class OriginalBert(Bert):
     families = (BertForMaskedLM,)
-    unused = ("cls.predictions.bias",)  # the decoder has a bias of its own where it is not tied
+    unused = ("cls.predictions.bias",)  # an untied decoder has its own bias
     offset = 0
 
     def make_configuration(self, shape: Shape) -> BertConfig:

@@ -2,9 +2,9 @@
 
 Take it to begin with Gemma 3 of 270 million or 1 billion parameters.
 
-Attention and FFN are normalised before and after. A norm multiplies by one more than its weight,
-and the residual stream begins with embeddings times the root of the hidden size. Five of six layers
-have a window, and rotations of their own.
+Inputs and outputs of attention and FFN are normalised. A norm multiplies by 1 plus its weight. The
+residual stream begins with the embeddings times the square root of the hidden size. Five of six
+layers have a sliding window, and rotary embeddings with a base of their own.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class Gemma(Llama):
         embeddings.embed_scale.fill_(embeddings.scalar_embed_scale)
 
     def find_modules(self, network: Any) -> Network[Any]:
-        """The modules, where a tied head multiplies by the embeddings that the stream begins with.
+        """The modules of a network.
 
-        So the final norm divides by the root of the hidden size.
+        The embeddings' scale is the square root of the hidden size. A tied decoder has the same
+        weight, so it gets the same scale, and the final norm the inverse. The logits stay the same.
         """
         body = network.model
         scale = body.embed_tokens.scalar_embed_scale

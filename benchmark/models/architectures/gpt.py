@@ -2,7 +2,7 @@
 
 Take it for the paper's rows of GPT, and the smallest runs.
 
-The paper's parameter counts leave the positions out.
+The paper's parameter counts leave out the position embeddings.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ class Gpt(Architecture):
         )
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        # Not GPT2Model.forward: it looks for packed sequences in the position ids, which costs a
-        # synchronisation a step and, under torch.compile, attention without the fast causal
-        # kernels.
+        # GPT2Model.forward is not used: it looks for packed sequences in the position ids. This
+        # costs a synchronisation per step and, under torch.compile, the fast causal kernels.
         body = network.transformer
         positions, attention_mask = self.see(network, tokens, mask)
         layers = [partial(layer, attention_mask=attention_mask) for layer in body.h]

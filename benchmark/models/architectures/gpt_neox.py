@@ -2,7 +2,7 @@
 
 Take it to begin with Pythia, whose text and checkpoints are public.
 
-They have rotary positions, and attention beside the feed-forward.
+They have rotary positions, and compute attention and feed-forward layer in parallel.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GptNeoX(Architecture):
         heads = network.config.num_attention_heads
         layers = []
         for layer in body.layers:
-            # query, key and value of a head, then those of the next
+            # the rows are query, key and value of the first head, then of the second, and so on
             fused = layer.attention.query_key_value
             rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
             places = [Place(fused, rows[:, part].flatten()) for part in range(3)]

@@ -2,9 +2,9 @@
 
 Take it for a new decoder, and for most published ones.
 
-Those add windows, biases, norms of queries and keys, or layers without rotations. New networks have
-as many key heads as query heads and a feed-forward layer of four times the hidden size, as Llama
-3.2's. A published checkpoint keeps what its configuration says.
+The other models add sliding windows, biases, norms of queries and keys, or layers without rotary
+positions. New networks have as many key heads as query heads, and a feed-forward layer of four
+times the hidden size, as in Llama 3.2. A published checkpoint keeps its own configuration.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Llama(Architecture):
         local_mask = self.see_window(network, positions, full_mask)
         masks = {"full_attention": full_mask, "sliding_attention": local_mask}
         kinds = list_layer_kinds(network.config)
-        if hasattr(body.rotary_emb, "layer_types"):  # Gemma 3 and OLMo 3 have one for each kind
+        if hasattr(body.rotary_emb, "layer_types"):  # Gemma 3, OLMo 3: one for each kind of layer
             rotations = {kind: body.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
         else:
             rotations = dict.fromkeys(kinds, body.rotary_emb(hidden, positions))
@@ -105,7 +105,7 @@ class Llama(Architecture):
 
 
 def list_layer_kinds(config: Any) -> Sequence[str]:
-    """Whether each layer has "full_attention" or the window of "sliding_attention"."""
+    """For each layer "full_attention", or "sliding_attention" if it has a window."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return kinds

@@ -3,8 +3,8 @@
 Take it for a fast encoder with long sequences.
 
 It has rotary positions, gated feed-forward layers and local attention. Two of three layers attend
-to their neighbourhood only. Norms and most linear maps have no bias. The first layer reads the
-embeddings, which are normalised already.
+to their neighbourhood only. Norms and most linear maps have no bias. The first layer's attention
+has no norm, because the embeddings are normalised already.
 """
 
 from __future__ import annotations

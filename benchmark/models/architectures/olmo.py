@@ -2,8 +2,8 @@
 
 Take it to begin with a model whose text and recipe are public.
 
-Attention and FFN read the residual stream as it is, and what they add is normalised. A norm of
-queries, or of keys, is of all heads at once.
+Attention and FFN read the residual stream without a norm, and their outputs are normalised. A norm
+of queries or keys spans all heads.
 """
 
 from __future__ import annotations
