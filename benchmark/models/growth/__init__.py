@@ -1,6 +1,7 @@
 """Growing a language model in width and depth.
 
-It is done the paper's way (`fpi`), or keeping the model's function (`exact`).
+The mode `fpi` is the paper's. `exact` keeps the model's function. `aki` is `fpi` with new units
+from the layer above.
 """
 
 from __future__ import annotations
@@ -43,25 +44,25 @@ def grow(
 ) -> tuple[PreTrainedModel, GrowthRecord]:
     """A larger copy of a language model of a known architecture.
 
-    The given one stays as it is. Heads keep their size, the FFN its multiple of the hidden size,
-    dropout, dtype, device and the rest of the configuration stay as they are. torch's global random
-    state is neither used nor changed.
+    The given network is not changed. Heads keep their size, and the FFN keeps its multiple of the
+    hidden size. Dropout, dtype, device and the rest of the configuration stay the same. torch's
+    global random state is neither used nor changed.
 
     Args:
         layers, hidden_size: the new size.
-        mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere;
-            "fpi" is the paper's width expansion and plain copies of layers, "aki" likewise with new
-            units from the layer above.
-        noise: standard deviation of the noise on split units (fpi only), as a share of what each
-            matrix has in a new network of the old size (`architectures.find_initial_std`).
-        copy: which layers to copy: "new" those never copied before, always the "first" or the
-            "last", or "stack" the whole stack on itself.
+        mode: "exact" keeps the function if the architecture allows it, and comes close if not.
+            "fpi" is the paper's width expansion with plain copies of layers. "aki" is "fpi" with
+            new units from the layer above.
+        noise: standard deviation of the noise on split units (fpi only), as a share of each
+            matrix's own in a new network of the old size (`architectures.find_initial_std`).
+        copy: which layers to copy: "new" draws layers that were never copied, "first" and "last"
+            always copy that layer, "stack" puts the whole stack on top of itself.
         copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its
             last growth).
-        calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to
-            other than whole multiples of its width fits the LM head's extra units.
+        calibration: (B, T) token ids, masked as in training. Exact growth of a BERT fits the LM
+            head's extra units to them, unless the new width is a whole multiple of the old one.
 
-    Raises ConfigError for a network or a size that cannot be grown (to), saying which can.
+    Raises ConfigError if the network cannot be grown to this size, and says what is possible.
     """
     _check_size(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)
@@ -116,7 +117,7 @@ def _make_width(
 def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
     """The function that fits the LM head's extra units to the states of token ids (B, T).
 
-    None where the head gets no extra units.
+    Returns None if there are no token ids, no LM head, or no extra units.
     """
     if rows is None or find_places(network).head is None:
         return None
@@ -161,7 +162,7 @@ def find_architecture(network: PreTrainedModel) -> Architecture:
 def find_places(network: PreTrainedModel) -> Network[Place]:
     """Where the weights of a network are.
 
-    Raises ConfigError where it has parts that no known language model has.
+    Raises ConfigError for a parameter that a plain network of its architecture does not have.
     """
     architecture = find_architecture(network)
     places = architecture.find_places(network)
@@ -180,7 +181,7 @@ def find_places(network: PreTrainedModel) -> Network[Place]:
 def place_layers(
     layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]
 ) -> Iterator[tuple[Place, Affine]]:
-    """The weights of layers, one after the other, and where they belong."""
+    """The weights of layers, one after the other, each with the place where it belongs."""
     for layer, place in zip(layers, new, strict=True):
         norm = place.attention.norm
         if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
@@ -203,9 +204,9 @@ def read_heads(config: Any) -> Heads:
 
 
 def find_width_step(config: Any) -> int:
-    """The number that divides the hidden size of a larger network.
+    """The number whose multiples a larger network may have as its hidden size.
 
-    Heads, or groups of them, are copied whole.
+    A head is copied whole, and query heads that share a key head are copied together.
     """
     return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).groups)
 
@@ -213,9 +214,10 @@ def find_width_step(config: Any) -> int:
 def build_larger(
     network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float
 ) -> PreTrainedModel:
-    """A network of the new size like the old one, its weights still to be written.
+    """A network like the old one, of the new size, with all parameters zero.
 
-    `sources`: of each new layer the old one whose kind it has. `eps` is that of all norms.
+    `sources` has for each new layer the old layer whose kind it gets. All norms get the epsilon
+    `eps`.
     """
     architecture = find_architecture(network)
     config = copying.deepcopy(network.config)
@@ -224,19 +226,19 @@ def build_larger(
         if getattr(config, key, None) is not None:  # GPT-2's feed-forward size: None stands for 4 D
             setattr(config, key, getattr(config, key) * hidden_size // old_size)
     config.num_hidden_layers = len(sources)
-    for key in architecture.layer_keys:  # which of them attend locally, and the like
+    for key in architecture.layer_keys:  # for example which layers attend locally
         if getattr(config, key, None) is not None:
             setattr(config, key, [getattr(config, key)[source] for source in sources])
     setattr(config, architecture.epsilon, eps)
     family: Any = type(network)
-    # its initial weights would be overwritten: drawing them takes as long as the growth
+    # without initial weights: they would be overwritten, and drawing them takes as long as growth
     with torch.device("meta"):
         larger = family(config)
     larger.to(network.dtype).to_empty(device=network.device).train(network.training)
     larger.tie_weights()
     for parameter in larger.parameters():
         parameter.zero_()
-    for name, buffer in network.named_buffers():  # rotations and the like
+    for name, buffer in network.named_buffers():  # for example of rotary positions
         owner, _, key = name.rpartition(".")
         larger.get_submodule(owner)._buffers[key] = buffer.clone()
     architecture.set_buffers(larger)

@@ -1,31 +1,33 @@
 """Growth that keeps the function: LayerNorm average expansion for width, identity layers for depth.
 
 Width (LEMON, Wang et al. 2023, arXiv 2310.07999): S hidden units become T = k S + R. The residual
-stream holds its old units k times and then R times their mean. That keeps a LayerNorm's mean, and
-multiplies its variance by the known factor eta^2 = k S / T. Copies share the outgoing weights of
-their original unequally, each share drawn on its own, so that the copies' gradients differ in
-direction.
+stream holds k copies of its old units, then R times their mean. That keeps a LayerNorm's mean, and
+multiplies its variance by the known factor eta^2 = k S / T. The outgoing weights of an old unit are
+divided among its copies in unequal, independently drawn shares, so that the copies' gradients
+differ in direction.
 
 Depth: a new layer is a copy that adds nothing to the residual stream yet.
 
 A pre-LN network keeps its function at every size. In a post-LN network the residual stream is
-itself the output of a LayerNorm: the mean of its units then varies slightly from token to token,
-whereas the R extra units can only hold a constant. BERT's LM head has a GELU right before a
-LayerNorm, so that its extra units cannot hold the mean either: they are fitted to keep that
-LayerNorm's mean and variance.
+itself the output of a LayerNorm. So the mean of its units varies slightly from token to token, but
+the R extra units can only hold a constant. BERT's LM head has a GELU right before a LayerNorm, so
+that its extra units cannot hold the mean either. They are fitted to keep that LayerNorm's mean and
+variance.
 
 A network with RMSNorm (Llama) keeps its function at every size, by padding. RMSNorm divides S
-residual units by the root of their mean square. T - S further units that are zero make that mean S
-/ T of what it was, so a gain of sqrt(S / T) and an epsilon of S / T undo them. Nothing writes into
-the new units, and new heads and feed-forward units, copies of old ones, write nothing. But the
-weights that read the new units are not zero, nor are the outputs of new heads and feed-forward
-units. So the first gradient reaches the writing side of everything new, and the second one the
-rest. A norm over the units of a head (Qwen3) shares the epsilon: it is exact as well, since it
-ignores the scale of what it normalises. Queries and keys that are sqrt(S / T) times as large let it
-see the epsilon that it saw before. Where a norm is of all heads at once (OLMo 2), queries and keys
-of new heads read new units alone: they are zero as well, and the gain that undoes them is sqrt(S /
-T). What a layer adds may be normalised too (OLMo 2, Gemma 3): new units of it are zero, and a copy
-of such a layer adds nothing because that norm has no gain.
+residual units by the root of their mean square. T - S further units of zero multiply the mean
+square by S / T. To undo this, the gain is multiplied by sqrt(S / T), and the epsilon by S / T. No
+weights write into the new units. New heads and feed-forward units are copies of old ones, and write
+nothing. But their outputs are not zero, and neither are the weights that read new units. So the
+first gradient reaches the weights that write into or from new units, and the second gradient the
+others.
+
+A norm over each head (Qwen3) gets the smaller epsilon too. It stays exact, because queries and keys
+are multiplied by sqrt(S / T): the norm ignores this factor, and the epsilon keeps its effect. If a
+norm spans all heads (OLMo 2), queries and keys of new heads read only new units. So they are zero
+as well, and the gain is multiplied by sqrt(S / T). If the output of a layer is normalised (OLMo 2,
+Gemma 3), its new units are zero, and a copied layer adds nothing because the gain of that norm is
+zero.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from torch.nn import functional as F
 from benchmark.models.architectures import Affine, Layer, Place
 from benchmark.models.growth.width import Width, take_columns
 
-Fit = Callable[[Affine, Affine, int], tuple[Affine, float]]  # `fit_head`, of some states
+Fit = Callable[[Affine, Affine, int], tuple[Affine, float]]  # `fit_head` for given states
 
 
 @dataclass(eq=False)
@@ -49,7 +51,7 @@ class Exact(Width):
 
     Attributes:
         post_norm: whether the residual stream is normalised.
-        fit: of BERT's LM head; None leaves its extra units copies.
+        fit: fits the extra units of BERT's LM head. If None, they stay copies.
     """
 
     post_norm: bool
@@ -60,18 +62,19 @@ class Exact(Width):
         self.hidden = torch.arange(self.old).repeat(self.copies)
         self.eta = (self.copies * self.old / self.new) ** 0.5
         self.variance = self.eta**2
-        # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is
-        # odd)
+        # +1, -1, +1, ...: what extra units add to the mean cancels. If their number is odd, the
+        # last one is 0
         signs = [1.0, -1.0] * (self.extra // 2)
         signs += [0.0] * (self.extra % 2)
         self.signs = torch.tensor(signs, dtype=torch.float64)
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
-        """Extra units hold the mean and, under an embedding LayerNorm, the mean of its output.
+        """The wide rows of a table, whose extra units hold the mean of the row.
 
-        That mean is a linear function of the row up to the division by the standard deviation: the
-        mean of gain * (x - mean of x). Added with changing signs it leaves the LayerNorm's mean
-        alone, and its variance up to the square of this small number.
+        If an embedding LayerNorm follows, they also hold its output's mean, with changing signs.
+        Except for the division by the standard deviation, this mean is a linear function of the row
+        x: the mean of gain * (x - mean of x). Because of the signs it does not change the
+        LayerNorm's mean. It changes the variance only by the square of this small number.
         """
         rows = table.weight
         mean = rows.mean(1, keepdim=True)
@@ -90,11 +93,11 @@ class Exact(Width):
         return wide
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """The bias makes the output of new units zero, or in post-LN the mean of the old biases.
+        """The wide norm, whose bias makes new units zero, or in post-LN the mean of the old biases.
 
-        In post-LN outputs stay in the residual stream, whose mean new units must not move. The
-        input of new units is the mean, so any gain leaves the function as it was. A gain of zero
-        would give them no gradient.
+        In post-LN the outputs stay in the residual stream, and new units must not change its mean.
+        The input of new units is the mean, so any gain keeps the function. A gain of zero would
+        give them no gradient.
         """
         mean = norm.bias.mean()
         if not self.post_norm:
@@ -117,7 +120,7 @@ class Exact(Width):
         count = len(weight)
         shares = self.draw_shares(count, self.hidden, self.old)
         shared = take_columns(weight, self.hidden) * shares
-        # extra units all come in with the same value: any weights that sum to zero ignore it
+        # all extra units have the same value, so weights that sum to zero ignore it
         noise = torch.randn(count, self.extra, generator=self.generator, dtype=weight.dtype)
         extra = noise * weight.std()
         if self.extra:
@@ -143,14 +146,11 @@ class Exact(Width):
         outputs = torch.cat([self.hidden, extra_outputs])
         last = self.widen_last_norm(norm)
         last.weight *= scale
-        last.weight[len(self.hidden) :] = 0  # here the extra units are not the mean
+        last.weight[len(self.hidden) :] = 0  # extra units do not hold the mean here
         return self.widen_reading(units, outputs), last
 
     def draw_shares(self, rows: int, index: Tensor, old: int) -> Tensor:
-        """Positive shares (rows, len(index)).
-
-        Those of the copies of one old unit sum to 1 in each row.
-        """
+        """Positive shares (rows, len(index)). Each row sums to 1 over the copies of an old unit."""
         shares = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64)
         shares.add_(0.5)
         sums = torch.zeros(rows, old, dtype=torch.float64)
@@ -158,7 +158,7 @@ class Exact(Width):
         return shares.div_(take_columns(sums, index))
 
     def _widen_residual(self, rows: Tensor) -> Tensor:
-        """The weights that write S residual units, for T: k copies, then R times the mean."""
+        """Weights that write T residual units, from those of S: k copies, then R times the mean."""
         copies = rows.index_select(0, self.hidden)
         mean = rows.mean(0, keepdim=True)
         return torch.cat([copies, mean.expand(self.extra, *rows.shape[1:])])
@@ -172,12 +172,14 @@ def fit_head(
     extra: Affine,
     copies: int,
 ) -> tuple[Affine, float]:
-    """Extra units of BERT's LM head that keep its LayerNorm, and the scale of its gain.
+    """Extra units of BERT's LM head that keep its LayerNorm, and a factor for the LayerNorm's gain.
 
-    They start from `extra`. They come from least squares between the old and the new normalised
-    units over hidden states (n, S) that enter the head, by L-BFGS in float64. With m, v the mean
-    and variance of the S units and m', v' those of all T, it is the mean over states of (scale /
-    sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
+    L-BFGS in float64 fits them, starting from `extra`, to hidden states (n, S) that enter the head.
+    It minimises the squared difference between the old and the new normalised units. With m, v the
+    mean and variance of the S units, m', v' those of all T, and eps' = eta^2 eps, this is the mean
+    over states of
+
+        (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
     """
     units = activation(F.linear(states, head.weight, head.bias))
     old = head.weight.shape[0]
@@ -190,7 +192,7 @@ def fit_head(
     weight = extra.weight.clone()
     bias = extra.bias.clone()
     scale = torch.ones((), dtype=states.dtype)
-    # no bias where the head has none
+    # if the head has no bias, neither do its extra units
     parts = (weight, bias, scale) if head.bias.any() else (weight, scale)
     free = [tensor.requires_grad_() for tensor in parts]
     optimizer = torch.optim.LBFGS(free, max_iter=50, history_size=20, line_search_fn="strong_wolfe")
@@ -216,12 +218,13 @@ def fit_head(
 def silence_copies(
     layers: Iterable[Layer[Affine]], copies: Sequence[bool], post_norm: bool
 ) -> Iterator[Layer[Affine]]:
-    """The layers, the copies among them made to add nothing to the residual stream.
+    """The layers, with copies changed so that they add nothing to the residual stream.
 
-    A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is
-    normalised already to itself, up to its epsilon. So the layer before stops at the normalised
-    vector, the copy's first LayerNorm has no gain and bias, and its second one has those of the
-    layer before. What reads a LayerNorm that lost its gain and bias takes them into its weights.
+    A post-LN copy that adds nothing still normalises twice. A LayerNorm without gain and bias keeps
+    a vector that is already normalised, up to its epsilon. So gain and bias are removed from the
+    last LayerNorm of the layer before, and from the copy's first LayerNorm. The copy's second
+    LayerNorm gets gain and bias of the layer before. Linear maps that read a LayerNorm without gain
+    and bias take the removed ones into their weights.
     """
     # the last LayerNorm of the layer before, as if no copy came after it
     last_norm: Affine | None = None
@@ -246,10 +249,11 @@ def silence_copies(
 
 
 def _silence(linear: Affine, norm: Affine | None) -> None:
-    """Let what a map puts out, and a norm of it where there is one, be zero.
+    """Make a map's output zero, or the output of the norm after it, if there is one.
 
-    A norm of nothing would have the gradient of its epsilon, so the norm's gain is zero, but of
-    units that are zero already: these learn from their weights.
+    A norm whose input is zero would divide the gradient by the root of its epsilon. So the norm's
+    gain becomes zero, and the map keeps its weights. Units that are already zero keep their gain,
+    because they learn from their weights.
     """
     if norm is None:
         linear.weight.zero_()
@@ -274,8 +278,8 @@ class Padding(Width):
     """Padding with silent units, for RMSNorm.
 
     Attributes:
-        tied: whether the decoder is the embedding. If not, it reads the new units, so that their
-            gradient does not have to come from the layers.
+        tied: whether decoder and embedding are one matrix. If not, the decoder reads the new units,
+            so that their gradient does not have to come from the layers.
     """
 
     tied: bool
@@ -313,9 +317,10 @@ class Padding(Width):
         return Affine(self._extend(decoder.weight), decoder.bias)
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """The gain of the new units does not matter yet.
+        """The wide norm, in which new units have the mean gain.
 
-        But a gain of zero would stop their gradient.
+        They are zero, so the gain does not matter yet. But a gain of zero would stop their
+        gradient.
         """
         mean_gain = norm.weight.mean().expand(self.extra)
         gain = torch.cat([norm.weight, mean_gain])
@@ -332,13 +337,13 @@ class Padding(Width):
         return Affine(weight, _pad(linear.bias, self.new))
 
     def _extend(self, weight: Tensor) -> Tensor:
-        """Weights (out, T) for weights (out, S), of the same size on the new units."""
+        """Weights (out, T): the given ones (out, S), then random ones of the same deviation."""
         extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype)
         return torch.cat([weight, extra * weight.std()], 1)
 
 
 def _pad(tensor: Tensor, *shape: int) -> Tensor:
-    """The tensor in the first corner of zeros of a shape."""
+    """Zeros of a shape, with the tensor in the first corner."""
     wide = tensor.new_zeros(shape)
     corner = tuple(slice(size) for size in tensor.shape)
     wide[corner] = tensor

@@ -1,8 +1,8 @@
 """Growth in width: from which old unit and layer each new one comes.
 
-Here is what all ways have in common, and two of them, the paper's (FPI) and AKI.
+This file has what all modes share, and two of them, the paper's (FPI) and AKI.
 
-Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old ones.
+Shapes: S old and T new hidden size. `outputs` and `inputs` map new units to old ones.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Copy = Literal["new", "first", "last", "stack"]
 def draw_expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
     """Index map (new,) of a width expansion: identity on the old units, then random ones.
 
-    A unit is drawn again only when all have been drawn: copy counts that differ by at most one
-    shift the mean and variance of a LayerNorm less than the independent draws of the paper's
-    equation for m(i).
+    No unit is drawn again before all have been drawn. So the numbers of copies differ by at most
+    one. This shifts the mean and variance of a LayerNorm less than the independent draws of the
+    paper's equation for m(i).
     """
     rounds = -(-(new - old) // old)
     permutations = [torch.randperm(old, generator=generator) for _ in range(rounds)]
@@ -50,7 +50,7 @@ def take_columns(matrix: Tensor, index: Tensor) -> Tensor:
 
 
 def count_copies(index: Tensor) -> Tensor:
-    """C of the paper (new,): how many units share the source of each new unit."""
+    """The paper's C (new,): how many new units have the same source as each new unit."""
     return torch.bincount(index)[index]
 
 
@@ -65,18 +65,18 @@ def plan_layers(
 ) -> tuple[list[int], list[bool], list[int]]:
     """Insert new - old copies, each directly after its source.
 
-    The result is `layer_sources`, `layer_is_copy` and `copied` as they are recorded. copy "new"
-    draws sources that were never copied before, without replacement. Once every layer has been
-    copied, the history starts over. "first" and "last" always copy the first or the last layer (the
-    paper's fig:same_layer). "stack" puts the whole stack on top of itself instead (Du et al. 2024,
-    G_stack), as often as needed. Where `new` is no multiple of `old`, the uppermost copy ends
-    early.
+    Returns `layer_sources`, `layer_is_copy` and `copied` of a GrowthRecord. If `copy` is "new",
+    sources are drawn without replacement from the layers that were never copied. Once every layer
+    has been copied, the history starts over. "first" and "last" always copy the first or the last
+    layer (the paper's fig:same_layer). "stack" puts the whole stack on top of itself instead (Du et
+    al. 2024, G_stack), as often as needed. If `new` is no multiple of `old`, the uppermost copy
+    ends early.
     """
     if copy == "stack":
         stack_sources = [layer % old for layer in range(new)]
         return stack_sources, [layer >= old for layer in range(new)], []
     history = set(copied)
-    # of each old layer: does this copy count as copied?
+    # for each old layer a mark per copy: whether that copy counts as copied before
     copies: list[list[bool]] = [[] for _ in range(old)]
     for _ in range(new - old):
         candidates = [layer for layer in range(old) if layer not in history]
@@ -106,10 +106,11 @@ def plan_layers(
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of attention, which have `size` units each.
+    """The attention heads of a network, which have `size` units each.
 
-    `groups` are for keys, each shared by `ratio` heads of queries. `normed_together` says whether
-    norms of queries and keys, if any, are of all of them, else of each.
+    `groups` is the number of key heads, each shared by `ratio` query heads. `normed_together` says
+    whether a norm of queries or keys, if there is one, spans all heads. If not, it normalises each
+    head by itself.
     """
 
     size: int
@@ -122,14 +123,14 @@ class Heads:
 class Width:
     """Widens the weights of a network, one by one.
 
-    Subclasses say what happens where a map meets the residual stream.
+    Subclasses decide how a map that reads or writes the residual stream is widened.
 
     Attributes:
         old, new: S and T.
-        heads: of the old network. They are copied whole, with one map for query, key, value and
-            output of a layer, and each group with all of its query heads.
-        variance: what it multiplies the variance that norms see by.
-        head_sources: the old head of each new head, for each layer so far.
+        heads: the heads of the old network. They are copied whole: query, key, value and output of
+            a layer have the same index map, and a key head is copied with all its query heads.
+        variance: the factor by which widening multiplies the variance that norms see.
+        head_sources: for each layer widened so far, the old head of each new head.
     """
 
     old: int
@@ -142,7 +143,7 @@ class Width:
     def widen_layers(
         self, layers: Sequence[Layer[Place]], sources: Sequence[int]
     ) -> Iterator[Layer[Affine]]:
-        """The wide layers, made when they are asked for: not all are in memory at once."""
+        """The wide layers, each made on demand, so that not all are in memory at once."""
         for source in sources:
             wide, heads = self.widen_layer(layers[source])
             self.head_sources.append(heads)
@@ -187,7 +188,7 @@ class Width:
         return None
 
     def _widen_head_norm(self, norm: Place | None, units: Tensor) -> Affine | None:
-        """A norm of queries or keys, whose wide units have these sources."""
+        """The wide norm of queries or keys. `units` are the sources of their wide units."""
         if norm is None:
             return None
         old = norm.read()
@@ -216,24 +217,24 @@ class Width:
         yield new.decoder, self.widen_decoder(old.decoder.read(), norm)
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
-        """Rows of a table of embeddings, of which `norm` is the LayerNorm, if any."""
+        """The wide rows of a table of embeddings. `norm` is the LayerNorm after it, if any."""
         raise NotImplementedError
 
     def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        """Rows of the decoder, which is widened as the embeddings are: it may be tied to them."""
+        """The wide rows of the decoder, like those of the embeddings because it may be tied."""
         return self.widen_table(decoder, norm)
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """A norm whose output linear maps read."""
+        """The wide norm, whose output is read by linear maps."""
         raise NotImplementedError
 
     def widen_embedding_norm(self, norm: Affine) -> Affine:
         return self.widen_norm(norm)
 
     def widen_last_norm(self, norm: Affine) -> Affine:
-        """The norm before the decoder.
+        """The wide norm before the decoder.
 
-        The decoder holds copies, so the division for it happens here.
+        The decoder holds copies with undivided weights, so the norm divides instead.
         """
         raise NotImplementedError
 
@@ -246,7 +247,7 @@ class Width:
         raise NotImplementedError
 
     def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
-        """BERT's LM head: dense, GELU, LayerNorm."""
+        """The wide dense map and LayerNorm of BERT's LM head, which has a GELU between them."""
         raise NotImplementedError
 
 
@@ -254,17 +255,16 @@ class Width:
 class Fpi(Width):
     """Function-preserving initialisation: the paper's "Width Expansion".
 
-    It is that of Chen et al. 2022, bert2BERT. A unit that is there C times keeps its incoming
-    weights in each copy and has 1/C of its outgoing weights in each: linear maps and activations
-    keep their function. A LayerNorm keeps it only where all units have equally many copies, for a
-    unit with more copies weighs more in its mean and variance. One map of hidden units serves the
-    whole network.
+    It comes from bert2BERT (Chen et al. 2022). If a unit has C copies, each copy has all of its
+    incoming weights, and 1/C of its outgoing weights. So linear maps and activations keep their
+    function. A LayerNorm does only if all units have equally many copies, because a unit with more
+    copies weighs more in its mean and variance. All layers share one map of hidden units.
 
     Attributes:
         noise: standard deviation of the noise on the outgoing weights of units with copies (the
-            paper's delta, which is zero where C = 1), as a share of what the old matrix has in a
-            new network.
-        config: of the old network, which tells that.
+            paper's delta, which is zero if C = 1), as a share of the old matrix's own in a new
+            network.
+        config: the configuration of the old network, from which that deviation is computed.
     """
 
     noise: float = 0.0
@@ -272,7 +272,7 @@ class Fpi(Width):
 
     def __post_init__(self) -> None:
         seed = self.generator.initial_seed()
-        self.noise_generator = torch.Generator().manual_seed(seed)  # so the maps are as without
+        self.noise_generator = torch.Generator().manual_seed(seed)  # noise does not change maps
         self.hidden = draw_expansion(self.old, self.new, self.generator)
 
     def widen_linear(
@@ -314,11 +314,11 @@ class Fpi(Width):
 
 
 class Aki(Fpi):
-    """FPI, but what a layer puts out to new units is as in the layer above.
+    """FPI, but a layer's new units have the incoming weights of the layer above.
 
-    New units are heads, feed-forward and hidden ones. That breaks the symmetry between a unit and
-    its copy, at the price of the function, which is close only because neighbouring layers do
-    similar things. Both layers are widened with the same maps. The top layer has FPI.
+    New units are heads, feed-forward and hidden units. This breaks the symmetry between a unit and
+    its copy, but it does not keep the function. The function stays close only because neighbouring
+    layers do similar things. Both layers are widened with the same maps. The top layer has FPI.
     """
 
     def widen_layers(
@@ -347,7 +347,7 @@ class Aki(Fpi):
 
 
 def _join(linear: Affine, upper: Affine, old: int) -> Affine:
-    """The first `old` outputs of one linear map, the others of another."""
+    """A linear map with the first `old` outputs of `linear`, and the other outputs of `upper`."""
     weight = torch.cat([linear.weight[:old], upper.weight[old:]])
     bias = torch.cat([linear.bias[:old], upper.bias[old:]])
     return Affine(weight, bias)
