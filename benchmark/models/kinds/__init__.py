@@ -1,6 +1,6 @@
 """Models that are more than a network.
 
-They have columns (progressive.py), or modules beside the network (extended.py), as adapters are.
-Either file has `load(folder)`, the saved model, whose `make_encoder(domain)` is its part to
-fine-tune.
+They have columns (progressive.py), or modules beside the network, such as adapters (extended.py).
+Both files have `load(folder)`, which returns a saved model. Its `make_encoder(domain)` returns the
+part to fine-tune.
 """

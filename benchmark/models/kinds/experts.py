@@ -1,18 +1,19 @@
 """Experts: feed-forward networks side by side, of which a router chooses two for each token.
 
-Each domain adds one. Chen et al. 2023, "Lifelong language pretraining with distribution-specialized
-experts", arXiv 2305.12281, on GLaM's mixture (Du et al. 2022, arXiv 2112.06905). Every other layer
-has experts, and of E of them a token x goes to the two with the highest logits w_e x,
+Each domain adds one. The method is Chen et al. 2023, "Lifelong language pretraining with
+distribution-specialized experts", arXiv 2305.12281, and the mixture is GLaM's (Du et al. 2022,
+arXiv 2112.06905). Every other layer has E experts. Each token x goes to the two with the highest
+logits w_e x,
 
     y = sum over these two of g_e FFN_e(x),    g = the softmax of their two logits.
 
-The first expert is the network's own feed-forward network, and a new one is a copy of the newest,
-in its weights and in its logits, so that two experts compute at first what the one did. (With three
-this ends: where a token's two best are now an expert and its copy, it loses what the other expert
-gave.)
+The first expert is the network's own feed-forward network. A new one is a copy of the newest, with
+a copy of its row in the router. So two experts at first compute what the one did. With three or
+more this is not exact: if the two best experts of a token are now an expert and its copy, the token
+loses the output of its former second expert.
 
-Shapes: B sequences, T tokens per sequence, D hidden size, F what goes into the activation, E
-experts, N = B T tokens.
+Shapes: B sequences, T tokens per sequence, D hidden size, F inputs of the activation, E experts, N
+= B T tokens, k experts per token.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from benchmark.models.architectures import get_matrix
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.transformer import LanguageModel
 
-EVERY = 2  # of so many layers the uppermost has experts
-CHOSEN = 2  # of the experts, for each token
+EVERY = 2  # the uppermost of each group of so many layers has experts
+CHOSEN = 2  # experts per token
 
 
 @dataclass
 class Routes:
     """The experts that compute each token of (B, T, D).
 
-    Copies of tokens stand in the order of their experts.
+    Each token is copied for its k experts. The copies are sorted by expert.
     """
 
     shape: torch.Size
     tokens: Tensor  # (N k,): the token of each copy
-    places: Tensor  # (N, k): where the copies of each token stand
+    places: Tensor  # (N, k): the indices of each token's copies
     gates: Tensor  # (N, k)
     counts: list[int]  # (E,): copies for each expert
 
@@ -52,7 +53,7 @@ class Routes:
         return x.flatten(0, -2)[self.tokens].split(self.counts)
 
     def to_tokens(self, outputs: Tensor) -> Tensor:
-        """The weighted sums (B, T, D) of what the experts put out, (N k, D)."""
+        """The weighted sums (B, T, D) of the experts' outputs (N k, D)."""
         copies = outputs[self.places]
         gates = self.gates.unsqueeze(-1).to(outputs)
         return (copies * gates).sum(1).view(self.shape)
@@ -61,9 +62,9 @@ class Routes:
 class ExpertModel(ExtendedModel):
     """A language model with experts.
 
-    All of it learns but the older experts and their rows of the router. The network stays as
-    transformers made it: only the calls of its feed-forward maps are led to the experts, as one
-    activation stands between these maps, which computes each number by itself.
+    All weights learn, except those of older experts and their rows of the router. The network stays
+    as transformers made it. Only the calls of its feed-forward maps go to the experts. This is
+    possible because a single elementwise activation stands between these maps.
     """
 
     def __init__(self, model: LanguageModel, experts: int = 1) -> None:
@@ -71,7 +72,7 @@ class ExpertModel(ExtendedModel):
         layers = model.architecture.find_places(model.network).layers
         layers_with_experts = layers[::-1][::EVERY][::-1]
         self._maps = [_list_maps(layer.ffn) for layer in layers_with_experts]
-        # but the first: of each layer with experts its maps, the one down last
+        # all but the first expert: for each layer with experts its maps, the map down last
         self.experts = nn.ModuleList()
         width = model.hidden_size
         example = next(model.parameters())
@@ -88,7 +89,7 @@ class ExpertModel(ExtendedModel):
         self.train(model.training)
 
     def add(self) -> None:
-        """An expert for the next domain in each layer that has some."""
+        """Add an expert for the next domain to each layer that has experts."""
         self.made_with["experts"] += 1
         newest: Any = self.experts[-1] if self.experts else self._maps
         copies = [nn.ModuleList(map(_copy_linear, maps)) for maps in newest]
@@ -117,16 +118,16 @@ class ExpertModel(ExtendedModel):
     def _map_down(self, number: int, place: int, x: Tensor) -> Tensor:
         """The experts' outputs for the tokens (B, T, D).
 
-        They are made from what stands between up and down, (N k, F).
+        `x` is the output of the activation, with N k rows.
         """
         routes = self._routes.pop(number)
         return routes.to_tokens(self._apply_experts(number, place, x.split(routes.counts)))
 
     def _apply_experts(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
-        """The outputs of one of the maps of each expert for its tokens.
+        """The outputs of the map `place` of each expert for its tokens.
 
-        An expert without a token has a gradient, too, of 0. Gradients of frozen experts are
-        computed and dropped: a step costs the same whatever the router chooses.
+        An expert without tokens gets a gradient too, which is 0. Gradients of frozen experts are
+        computed and dropped, so that a step costs the same whatever the router chooses.
         """
         later: Any = self.experts
         maps = [self._maps[number][place]]
@@ -161,7 +162,7 @@ class ExpertModel(ExtendedModel):
 def _list_maps(ffn: Any) -> list[Any]:
     """The modules of a feed-forward network, the map down last.
 
-    Up and gate may be one.
+    Up and gate may be one module.
     """
     up = [place.module for place in (ffn.up, ffn.gate) if place is not None]
     return [*dict.fromkeys(up), ffn.down.module]

@@ -1,8 +1,8 @@
 """Models with modules beside the network: adapters, experts, a side network.
 
-They are whatever a method's author writes. A subclass makes them beside the network, and puts them
-into its computation: by hooks on its layers, or by a `hidden` of its own. They are in checkpoints,
-and are saved and loaded with the model.
+The modules are whatever a method's author writes. A subclass of `ExtendedModel` creates them, and
+adds them to the computation, by hooks on the network's layers or by its own `hidden`. They are part
+of checkpoints, and are saved and loaded with the model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FILE = transformer.KIND_FILES["extended"]  # in the folder of a saved model
 
 
 class ExtendedModel(LanguageModel):
-    """A language model over the network of another, which a subclass gives modules.
+    """A language model that adds a subclass's modules to the network of another model.
 
-    `load` makes a saved one again as `SubClass(model, **made_with)`, then loads its tensors. So
-    `made_with` holds numbers and strings alone.
+    `load` restores a saved one by `SubClass(model, **made_with)`, and then loads its tensors. So
+    `made_with` may hold only values that JSON can store.
     """
 
     def __init__(self, model: LanguageModel, **made_with: Any) -> None:
@@ -45,9 +45,9 @@ class ExtendedModel(LanguageModel):
         }
 
     def to_plain(self) -> PreTrainedModel:
-        """The model as a plain network, which computes the same, to export or to fine-tune.
+        """A plain network that computes the same as the model, to export or to fine-tune.
 
-        It may take the model's tensors: do not use the model afterwards.
+        It may take over the model's tensors, so do not use the model afterwards.
         """
         raise ConfigError(
             f"no network of transformers computes what {type(self).__name__} does, so it can be "
@@ -62,15 +62,14 @@ class ExtendedModel(LanguageModel):
         super()._write(folder, tokenizer)
         kind = type(self)
         about = {"class": f"{kind.__module__}:{kind.__qualname__}", "made_with": self.made_with}
-        # one key: safetensors writes several in an order of chance, and the same model would be
-        # other bytes
+        # one key: safetensors writes several in random order, so files of equal models would differ
         save_file(self.list_own_tensors(), folder / FILE, metadata={"model": json.dumps(about)})
 
 
 def load(folder: Path | str) -> ExtendedModel:
     """The model that `ExtendedModel.save` wrote, in evaluation mode.
 
-    Raises ConfigError where its class is not there.
+    Raises ConfigError if its class cannot be imported.
     """
     with safe_open(Path(folder) / FILE, "pt") as file:
         about = json.loads(file.metadata()["model"])

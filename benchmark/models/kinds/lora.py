@@ -1,10 +1,11 @@
-"""Low-rank adapters on a frozen language model, one set a domain.
+"""Low-rank adapters on a frozen language model, one set per domain.
 
-They are those of Hu et al. 2021, "LoRA", arXiv 2106.09685: y = W x + B A x at every linear map of
-the transformer layers, A (r, inputs) and B (outputs, r), B zero at first. (The paper adapts those
-of queries and values only. That is too little here: with queries, keys and values alone the demo's
-stream ends at an average perplexity of 113 instead of 90, rank 8, mean of two seeds at 800 steps a
-stage.) The first domain is the model itself. Each later one has its own A and B over it.
+With the adapters of Hu et al. 2021, "LoRA", arXiv 2106.09685, every linear map of the transformer
+layers computes y = W x + B A x, with A (r, inputs) and B (outputs, r). B is zero at first. (The
+paper adapts only queries and values. That is too little here: if only queries, keys and values are
+adapted, the demo's stream ends at an average perplexity of 113 instead of 90, with rank 8, in the
+mean of two seeds at 800 steps per stage.) The first domain trains the model itself. Each later one
+adds its own A and B.
 
 Shapes: B sequences, T tokens per sequence, K predicted positions per sequence, D hidden size,
 V_text vocabulary.
@@ -56,10 +57,10 @@ class Adapter(nn.Module):
 class AdaptedLinear(torch.autograd.Function):
     """The map y = x (W + B A)^T + b for x (rows, columns, inputs), with gradients of x, A and B.
 
-    The sum costs nothing beside a batch of rows, while x A^T B^T beside x W^T takes three more
-    passes over the activations; and autograd would form the gradient of W on the way to those of A
-    and B, the product that adapters are there to save. Under autocast the sum is in full precision,
-    so that small changes are rounded only once.
+    The sum W + B A costs little compared with the product with x. Computing x A^T B^T beside x W^T
+    would take three more passes over the activations. And autograd would compute the gradient of W
+    to get those of A and B, a product that adapters should avoid. Under autocast the sum is in full
+    precision, so that small changes are rounded only once.
     """
 
     @staticmethod
@@ -86,9 +87,9 @@ class AdaptedLinear(torch.autograd.Function):
 class LoraModel(ExtendedModel):
     """A frozen language model with a set of adapters for each domain but the first.
 
-    The newest set learns. A row is read with the adapters of its own domain. A domain that has none
-    yet is read with the newest. The network stays as transformers made it: only the calls of its
-    linear maps are led through the adapters.
+    The newest set learns. A sequence is read with the adapters of its own domain, or with the
+    newest if its domain has none yet. The network stays as transformers made it. Only the calls of
+    its linear maps go through the adapters.
     """
 
     def __init__(self, model: LanguageModel, ranks: Sequence[int] = ()) -> None:
@@ -102,9 +103,9 @@ class LoraModel(ExtendedModel):
         self.train(model.training)
 
     def add(self, rank: int) -> None:
-        """Adapters for the next domain, drawn from torch's generator.
+        """Add adapters for the next domain, drawn from torch's generator.
 
-        All else is frozen.
+        All other weights are frozen.
         """
         self.requires_grad_(False)
         matrices = [get_matrix(module) for module in list_linear_maps(self)]
@@ -134,7 +135,7 @@ class LoraModel(ExtendedModel):
     def to_plain(self, domain: int = -1) -> PreTrainedModel:
         """The network with the adapters of a domain added into its weights.
 
-        It is the newest domain by default.
+        `domain` is the domain's index, by default the newest. Domain 0 has no adapters.
         """
         if self.adapters and domain:
             index = domain - 1 if 0 < domain < len(self.adapters) else -1

@@ -1,10 +1,13 @@
 """Progressive networks: a column for each domain.
 
-Learned ones are frozen and feed the newer ones. Rusu et al. 2016, "Progressive neural networks"
-(arXiv 1606.04671), as the code released with ELLE puts it on transformers: a column is a whole
-language model with its own embeddings and head, and x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j goes
-into layer i of column k, where h_i^j is what layer i - 1 of column j put out (level 0: its
-embeddings; level L: what its final norm and its head get).
+Older columns are frozen and feed the newer ones (Rusu et al. 2016, "Progressive neural networks",
+arXiv 1606.04671). As in the code released with ELLE, which applies this to transformers, a column
+is a whole language model with its own embeddings and head. The input of layer i of column k is
+
+    x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j,
+
+where h_i^j is the output of layer i - 1 of column j. Level 0 is its embeddings, and level L the
+input of its final norm and head.
 
 Shapes: B sequences, T tokens per sequence, K predicted positions per sequence, D hidden size, L
 layers, V_text vocabulary.
@@ -42,10 +45,7 @@ class LinearLateral(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """The sum that the new column receives, (..., outputs).
-
-        It is made from one (..., inputs) of each earlier column.
-        """
+        """What the new column receives (..., outputs), for one (..., inputs) per old column."""
         received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
         return sum(received[1:], start=received[0])
 
@@ -53,7 +53,7 @@ class LinearLateral(nn.Module):
 class AdapterLateral(nn.Module):
     """U f(V [a_1 h_1, a_2 h_2, ...]) over the earlier columns (Rusu et al., eq. 2).
 
-    f is the transformers' GELU; the scales a_j start as small random numbers.
+    f is GELU, as in the transformers. The scales a_j start as small random numbers.
     """
 
     def __init__(self, columns: int, inputs: int, outputs: int) -> None:
@@ -63,10 +63,7 @@ class AdapterLateral(nn.Module):
         self.up = nn.Linear(inputs, outputs)
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """The sum that the new column receives, (..., outputs).
-
-        It is made from one (..., inputs) of each earlier column.
-        """
+        """What the new column receives (..., outputs), for one (..., inputs) per old column."""
         scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
         reduced = self.down(torch.cat(scaled, dim=-1))
         return self.up(F.gelu(reduced))
@@ -79,17 +76,17 @@ LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {
 
 
 class ProgressiveModel(LanguageModel):
-    """One column a domain.
+    """A language model with one column per domain.
 
-    `network` is the newest, which learns. `earlier` are frozen and run without dropout. A row is
-    predicted by the column of its own domain, so later learning cannot change it. A domain that has
-    no column yet is read on the newest.
+    `network` is the newest column, which learns. The columns in `earlier` are frozen and run
+    without dropout. A sequence is predicted by its own domain's column, so later training cannot
+    change the prediction. If its domain has no column yet, the newest predicts it.
     """
 
     def __init__(
         self, columns: Sequence[LanguageModel], laterals: Iterable[nn.Module], kind: Kind
     ) -> None:
-        """`laterals`: for each column but the first, one module a level, L + 1 of them."""
+        """`laterals` has for each column but the first L + 1 modules, one per level."""
         newest = columns[-1]
         super().__init__(newest.network, newest.vocabulary)
         self.earlier = nn.ModuleList(columns[:-1])
@@ -103,11 +100,11 @@ class ProgressiveModel(LanguageModel):
     def add_column(
         cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear"
     ) -> ProgressiveModel:
-        """`fresh` as a new column over those of `model`, with new laterals.
+        """`fresh` as a new column over the columns of `model`, with new laterals.
 
         The laterals are drawn from torch's generator. Column and laterals start at random, as in
-        the paper by Rusu et al. and in the released code: a column is a new network, and what it
-        knows of earlier domains is what it hears from their columns.
+        the paper by Rusu et al. and in the released code. The column is a new network, which knows
+        of earlier domains only what it receives from their columns.
         """
         columns = model.columns if isinstance(model, ProgressiveModel) else [model]
         laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
@@ -115,8 +112,7 @@ class ProgressiveModel(LanguageModel):
         new = make_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
         for module in new.modules():
             if isinstance(module, nn.Linear):
-                # 0.02 is transformers' own for BERT and GPT, and that of the released code's
-                # columns
+                # transformers has 0.02 for BERT and GPT, and so have the released code's columns
                 nn.init.normal_(module.weight, std=fresh.network.config.initializer_range)
                 nn.init.zeros_(module.bias)
         newest = fresh.to(device).train(model.training)
@@ -124,7 +120,7 @@ class ProgressiveModel(LanguageModel):
 
     @property
     def columns(self) -> list[LanguageModel]:
-        """Oldest first.
+        """All columns, oldest first.
 
         The newest shares its network with this model.
         """
@@ -146,9 +142,9 @@ class ProgressiveModel(LanguageModel):
         return compute_by_domain(self, domains, len(self.earlier), predict, tokens, positions)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D), each row's of its own domain's column.
+        """Last hidden states (B, T, D), for each sequence from its own domain's column.
 
-        In training mode they are the newest's.
+        In training mode all are from the newest column.
         """
 
         def encode(column: int, tokens: Tensor) -> Tensor:
@@ -159,10 +155,10 @@ class ProgressiveModel(LanguageModel):
     def encode(
         self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None
     ) -> Tensor:
-        """See LanguageModel.
+        """Last hidden states of a column, by default the newest. See LanguageModel.
 
-        Of a column, by default the newest. Earlier columns run once; where they are frozen autograd
-        keeps nothing of them but what the laterals read.
+        Each earlier column runs once. If they are frozen, autograd keeps only what the laterals
+        read.
         """
         column = len(self.earlier) if column is None else column
         earlier_levels: list[list[Tensor]] = []
@@ -198,10 +194,10 @@ class ProgressiveModel(LanguageModel):
         return self
 
     def make_encoder(self, domain: str) -> ProgressiveModel:
-        """The column of `domain` with all that it hears, the newest for a domain that has none.
+        """The column of `domain` with all earlier ones, or the newest if the domain has no column.
 
-        All of it learns: the authors found that better than tuning the newest column alone (a
-        comment in the paper's source).
+        Fine-tuning trains all of them. The authors found that better than tuning only the newest
+        column (a comment in the paper's source).
         """
         domains = self.vocabulary.domains
         columns = self.columns
@@ -209,9 +205,9 @@ class ProgressiveModel(LanguageModel):
         return ProgressiveModel(columns[:count], self.laterals[: count - 1], self.kind)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """A Hugging Face folder for each column.
+        """Write a Hugging Face folder for each column.
 
-        What they share (config, tokenizer) lies here, too.
+        What they share (config, tokenizer) is in `folder`, too.
         """
         for index, column in enumerate(self.columns):
             (folder / f"column_{index}").mkdir()
@@ -224,7 +220,7 @@ class ProgressiveModel(LanguageModel):
 
 
 def make_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
-    """Laterals from `columns` earlier columns, one module a level."""
+    """Laterals from `columns` earlier columns, one module per level."""
     make = LATERALS[kind]
     return nn.ModuleList(make(columns, hidden_size, hidden_size) for _ in range(layers + 1))
 
@@ -232,12 +228,12 @@ def make_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn
 def compute_by_domain(
     model: nn.Module, domains: Tensor, newest: int, compute: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
-    """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows.
+    """Call `compute(d, rows of inputs ...)` for each d in `domains` (B,), with the rows of d.
 
-    The results are put back in order. Domains after `newest` are read as that one. In training mode
-    all rows are, as it alone learns: looking up the domains would make the step wait for the
-    device, and break the compiled graph. Rows that are all of one domain, as in validation, are
-    computed as they are.
+    The results are put back in the order of the rows. Domains after `newest` count as `newest`. In
+    training mode all domains do, because only the newest learns: looking up the domains would make
+    the step wait for the device, and break the compiled graph. If all rows have one domain, as in
+    validation, the inputs are not split.
     """
     if model.training:
         return compute(newest, *inputs)
