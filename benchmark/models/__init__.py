@@ -15,8 +15,8 @@ __all__ = ["LanguageModel", "build", "hash_weights"]
 def load(folder: Path | str) -> LanguageModel:
     """The model that `LanguageModel.save` wrote, with its columns, adapters or experts.
 
-    It is in evaluation mode. Raises ConfigError when `folder` holds no such model, DamagedFile for
-    one that is not as it was saved, or has other weights than its stage has recorded.
+    It is in evaluation mode. Raises ConfigError if `folder` has no such model, and DamagedFile if
+    the model is not as it was saved, or has other weights than its stage has recorded.
     """
     folder = Path(folder)
     with transformer.name_damage_in_errors(folder):
@@ -28,9 +28,9 @@ def load(folder: Path | str) -> LanguageModel:
 
 
 def _check_weights(model: LanguageModel, folder: Path) -> None:
-    """Raise DamagedFile where a stage's model is not the one that the stage has recorded.
+    """Raise DamagedFile if a stage's model has other weights than the stage has recorded.
 
-    A model that is no stage's is not looked at.
+    Models outside a stage's folder are not checked.
     """
     lines = records.read_stage(folder.parent / records.STAGE_FILE)
     done = records.find_last(lines, records.StageDone)
@@ -49,7 +49,7 @@ def _check_weights(model: LanguageModel, folder: Path) -> None:
 
 
 def load_trained(stage: Path) -> LanguageModel:
-    """The model that the next stage goes on from.
+    """The model with which the next stage starts.
 
     It is the evaluated one, unless the records name another.
     """

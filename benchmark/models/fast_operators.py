@@ -1,15 +1,15 @@
 """Dropout and cross-entropy that cost less than torch's.
 
-Dropout: torch draws masks one number after the other on a CPU, and a quarter of a training step's
-time went into `bernoulli_`, 16 ns an element. Here a mask compares 16 bits of numpy's SFC64 for
-each element, at about 1 ns, seeded from torch's generator. On other devices, and in compiled code,
-it is torch's own dropout.
+Dropout: on a CPU, torch draws masks one number after the other. Its `bernoulli_` took a quarter of
+a training step, 16 ns per element. Here a mask takes 16 bits of numpy's SFC64 per element, in about
+1 ns, seeded from torch's generator. On other devices, and in compiled code, it is torch's own
+dropout.
 
-Cross-entropy: logits of n predictions over V tokens take n V numbers, several times over in a
-training step, which is more memory than all else in a small model. Here they are made, and turned
-into their gradient, for a tenth of the predictions at a time (the idea of Cut Cross-Entropy,
+Cross-entropy: logits of n predictions over V tokens are n V numbers. A training step holds them
+several times, which is more memory than all else in a small model. Here they are computed, and
+turned into their gradient, for a tenth of the predictions at a time (the idea of Cut Cross-Entropy,
 Wijmans et al. 2024, arXiv 2411.09009, and Liger Kernel, Hsu et al. 2024, arXiv 2410.10989). torch's
-own `linear_cross_entropy` does the same, and on a CPU takes longer.
+own `linear_cross_entropy` does the same, and takes longer on a CPU.
 
 Shapes: n predictions, D hidden size, V vocabulary.
 """
@@ -27,14 +27,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-PARTS = 10  # of the predictions of a cross-entropy, one after the other
+PARTS = 10  # a cross-entropy computes its predictions in so many parts
 ATTENTION = "sdpa_fast_dropout"  # transformers' name of `attention`
-# of an element's random number, so the share that is dropped is right to within 1e-5
+# values of an element's random number: the dropped share is right to within 1e-5
 LEVELS = 2**16
 
 
 def use_fast_dropout(network: PreTrainedModel) -> None:
-    """Let a network's dropout, that of its attention too, be this file's."""
+    """Make a network use this file's dropout, in its attention too."""
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -44,7 +44,7 @@ def use_fast_dropout(network: PreTrainedModel) -> None:
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """`x`, each element 0 with probability `p`, else divided by 1 - p.
+    """`x`, with each element set to 0 with probability `p`, or else divided by 1 - p.
 
     0 <= p < 1, to the nearest 1 / LEVELS.
     """
@@ -86,8 +86,8 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H).
 
-    transformers calls it so. Wherever torch has a fused kernel it is torch's. On a CPU it has none
-    with dropout.
+    transformers calls it with these arguments. torch's own is used, except with dropout on a CPU,
+    for which torch has no fused kernel.
     """
     if not dropout or query.device.type != "cpu" or torch.compiler.is_compiling():
         return sdpa_attention_forward(
@@ -137,7 +137,7 @@ def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) ->
 
 
 def at_least_fp32(logits: Tensor) -> Tensor:
-    """bf16 has too few digits for sums over the vocabulary."""
+    """The logits in fp32 or more: bf16 has too few digits for sums over the vocabulary."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -185,7 +185,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 target = targets[part].unsqueeze(1)
                 logs = F.log_softmax(F.linear(rows[part], columns, shift), 1, dtype=sums)
                 total -= logs.gather(1, target).sum()
-                # the softmax; less 1 at the target it is the gradient of the logits
+                # the logits' gradient is the softmax, minus 1 at the target
                 gradient = logs.exp_()
                 gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=sums))
                 if bias_gradient is not None:
@@ -194,7 +194,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(gradient, columns, out=states_gradient[part])
                 if weight_gradient is not None:
                     weight_gradient += gradient.mT @ rows[part]
-        # fp16 would lose what the loss's scale is to keep
+        # the loss is scaled only in the backward pass, so small gradients would be lost in fp16
         dtype = sums if precision == torch.float16 else states.dtype
         gradients = [states_gradient.to(dtype), weight_gradient, bias_gradient]
         for tensor in gradients:
@@ -206,7 +206,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
         gradients = ctx.gradients
-        ctx.gradients = None  # only once, so they may be overwritten
+        ctx.gradients = None  # backward runs only once, so they may be overwritten
         for tensor in gradients:
             if tensor is not None:
                 tensor.mul_(above[0])

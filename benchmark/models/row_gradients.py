@@ -1,9 +1,9 @@
-"""The gradient of each row of a batch, from one forward and one backward pass over all of them.
+"""The gradient of each row of a batch, from one forward and one backward pass over all rows.
 
 A backward pass adds up the gradients of the rows, so the square or magnitude of each is lost. Here
-the parameters' own gradients are switched off instead, and each layer keeps its inputs x; when the
-backward pass brings d loss / d y of its outputs, a row's gradient is formed from its part of both.
-For y = x W^T that is (d loss / d y)^T x: the products of any backward pass, only not added up
+the parameters' own gradients are switched off, and each layer keeps its input x. When the backward
+pass reaches the layer's output y, each row's gradient is computed from its part of x and of d loss
+/ d y. For y = x W^T that is (d loss / d y)^T x: the products of any backward pass, but not added up
 (Goodfellow 2015, "Efficient per-example gradient computations", arXiv 1510.01799).
 """
 
@@ -23,9 +23,9 @@ from benchmark.settings.base import ConfigError
 
 Take = Callable[[nn.Parameter, slice, Tensor], object]
 OfPart = Callable[[slice, Tensor | None], Tensor]
-"""Gradients (rows, *part of the parameter), added to those of an earlier use of it, if any."""
+"""Gradients (rows, *part of the parameter), plus those of the parameter's earlier use, if any."""
 
-AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache, and fill a GPU
+AT_ONCE = 2**23  # numbers in gradients: few enough for a large CPU's cache, enough to fill a GPU
 
 
 def compute_row_gradients(
@@ -33,19 +33,19 @@ def compute_row_gradients(
 ) -> None:
     """Call `take(parameter, part, gradients)` with the rows' gradients of each trainable parameter.
 
-    It is called for each part of each of them. A part is a slice of the parameter's first
+    It is called for each part of each parameter. A part is a slice of the parameter's first
     dimension. The gradients have the shape (rows, *parameter[part].shape), and `take` may overwrite
-    them. `parameter.grad` is left alone. `loss()` runs the model on `rows` rows and returns the sum
-    of the rows' losses, shape (). Inputs and outputs of the model's layers have the rows first, or
-    1 where all rows share the input.
+    them. `parameter.grad` is not changed. `loss()` runs the model on `rows` rows and returns the
+    sum of the rows' losses, shape (). The first dimension of the layers' inputs and outputs is the
+    rows, or 1 if all rows share the input.
 
-    Raises ConfigError for a trainable parameter that is not used by calling a layer that has a
-    `rule`.
+    Raises ConfigError if a trainable parameter is not used by calling a layer that `find_rule`
+    knows.
     """
     parameters = {
         parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad
     }
-    uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
+    uses: Counter[nn.Parameter] = Counter()  # calls whose backward pass is still to come
     # a tied parameter has several
     functions: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)
     missing = set(parameters)
@@ -55,7 +55,7 @@ def compute_row_gradients(
             output = output.expand(rows, *output.shape[1:])
         if not output.requires_grad:  # an embedding: the graph begins here
             output.requires_grad_()
-        # in a list: hooks live as long as the graph
+        # in a list that `backward` empties, because hooks live as long as the graph
         layer_input = inputs[0]
         saved = [layer_input.expand(rows, *layer_input.shape[1:])]
         output.register_hook(partial(backward, layer, saved))
@@ -97,7 +97,7 @@ def compute_row_gradients(
 
 
 def _add_in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:
-    """Add up the gradients of a parameter's uses, a part at a time."""
+    """Add up the gradients of a parameter's uses, and pass them to `take`, a part at a time."""
     length = len(parameter)
     step = max(1, AT_ONCE * length // (rows * parameter.numel()))
     for start in range(0, length, step):
@@ -132,7 +132,7 @@ def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
 
 
 def _fill_prompt_rows(gradients: Tensor, part: slice) -> Tensor:
-    """Gradients with zeros for those rows of the LM head that give no logits: the prompts'."""
+    """Gradients with zeros added for the LM head's prompt rows, which give no logits."""
     missing = part.stop - part.start - gradients.shape[1]
     if not missing:
         return gradients
@@ -192,7 +192,7 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
             total = gradient.new_zeros(len(ids), size, layer.weight.shape[1])
         places = ids[row, column] - part.start
         values = gradient[row, column].to(total.dtype)
-        if total.device.type != "cpu":  # each adds up in a fixed order on one kind of device only
+        if total.device.type != "cpu":  # each of the two is deterministic on its device only
             return total.index_put_((row, places), values, accumulate=True)
         flat_total = total.view(-1, total.shape[-1])
         flat_places = row * total.shape[1] + places
@@ -214,9 +214,10 @@ LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Emb
 def find_rule(
     layer: nn.Module,
 ) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
-    """The function from a layer's inputs and the gradients of its outputs to its own.
+    """The function from a layer's inputs and its outputs' gradients to its parameters' gradients.
 
-    None where it is not known. Every architecture of transformers has its own class of RMSNorm.
+    Returns None for an unknown kind of layer. RMSNorms are found by name, because every
+    architecture of transformers has its own class of them.
     """
     if isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale"):
         return _embedding

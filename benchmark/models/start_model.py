@@ -43,11 +43,11 @@ class StartModelGone(ConfigError):
 
 
 def set_start_model(config: RunConfig) -> RunConfig:
-    """The run with all that follows from its start model.
+    """The run with the settings that follow from its start model.
 
-    That is architecture, head size, ladder, and where the model lies. A run without a start model
-    is returned as it is. Raises StartModelGone for a model that cannot be found, and ConfigError
-    for one that is of no known architecture or cannot be trained on, has too few positions, or does
+    These are architecture, head size, ladder, and the model's folder. A run without a start model
+    is returned as it is. Raises StartModelGone if the model cannot be found. Raises ConfigError if
+    its architecture is unknown, or if it cannot be trained further, has too few positions, or does
     not fit the ladder.
     """
     model = config.model
@@ -87,7 +87,7 @@ def set_start_model(config: RunConfig) -> RunConfig:
 def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
     """The untouched model, in fp32 and evaluation mode, before it meets a domain.
 
-    Raises ConfigError for files that are others than when the run was planned.
+    Raises ConfigError if its files have changed since the run was planned.
     """
     folder = Path(start.folder)
     if _hash_content(folder) != start.key:
@@ -104,7 +104,8 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
 def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
     """A size for each domain.
 
-    Hidden sizes are multiples of `step`, as growth needs them.
+    Raises ConfigError if a size is smaller than the one before, or a hidden size is no multiple of
+    `step`, as growth needs it.
     """
     ladder = (first, *(model.ladder or [first] * (domains - 1)))
     for rung, size in pairwise(ladder):
@@ -119,9 +120,9 @@ def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Si
 
 
 def _find_folder(start: str, revision: str | None) -> Path:
-    """Where the model lies on this machine.
+    """The model's folder on this machine.
 
-    The Hub is asked once.
+    A model that is not yet in the Hub's cache is downloaded. Raises StartModelGone if that fails.
     """
     folder = Path(os.path.expanduser(start))
     if folder.is_dir():
@@ -155,7 +156,7 @@ def _find_folder(start: str, revision: str | None) -> Path:
 
 
 def _read_start_configuration(folder: Path) -> Any:
-    """The model's configuration, of an architecture that we know and a model that we can train."""
+    """The model's configuration. Raises ConfigError for a model that cannot be trained here."""
     refused = {
         "auto_map": "needs code of its own, which is not run here",
         "quantization_config": "has quantised weights, which cannot be trained",
@@ -180,9 +181,9 @@ def _read_start_configuration(folder: Path) -> Any:
 
 
 def _hash_content(folder: Path) -> str:
-    """A hash of the files of a model.
+    """A hash of a model's files.
 
-    A snapshot of the Hub is known by its commit, and its files by their digests.
+    For a snapshot of the Hub it is the commit, which decides the files.
     """
     if folder.parent.name == "snapshots":
         return folder.name

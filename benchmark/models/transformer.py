@@ -36,12 +36,12 @@ from benchmark.models.fast_operators import cross_entropy, linear_cross_entropy,
 from benchmark.settings.base import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
-# what it warns of, a tensor that is missing, is an error here
+# it warns of missing tensors, which are an error here
 transformers_logging.set_verbosity_error()
 
 KIND_FILES = {"progressive": "progressive.json", "extended": "modules.safetensors"}
-"""The file by which the folder of a saved model is known to be of a kind."""
-FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
+"""For each kind, the file that only the folders of saved models of this kind have."""
+FEW_LOGITS = 2**22  # numbers: a loop over parts of so few saves nothing
 
 
 class LanguageModel(nn.Module):
@@ -50,12 +50,12 @@ class LanguageModel(nn.Module):
     It computes logits only where something is predicted.
 
     Attributes:
-        network: transformers' language model; `set_network` replaces it.
-        architecture: the record of what the network is.
+        network: transformers' language model. `set_network` replaces it.
+        architecture: the record of the network's architecture.
         layers, hidden_size: its size.
-        masked: whether it predicts masked tokens; else the next one.
-        sequence_length: tokens that it has positions for: `<s>`, the prompt and the text.
-        vocabulary: its layout; the network has `vocabulary.size` rows.
+        masked: whether it predicts masked tokens. If not, it predicts the next token.
+        sequence_length: the number of its positions, for `<s>`, the prompt and the text.
+        vocabulary: its layout. The network's embedding has `vocabulary.size` rows.
         prompts: whether a sequence's domain prompt is inserted after its `<s>`. May be set
             at any time.
     """
@@ -67,10 +67,10 @@ class LanguageModel(nn.Module):
         self.set_network(network)
 
     def set_network(self, network: PreTrainedModel) -> None:
-        """Take another network of the same vocabulary.
+        """Replace the network by another one of the same vocabulary.
 
-        From now on its decoder puts out V_text logits, fewer than its configuration's `vocab_size`:
-        call it without `labels`.
+        From now on its decoder returns V_text logits, fewer than its configuration's `vocab_size`.
+        So call it without `labels`.
         """
         self.network = network
         config: Any = network.config
@@ -84,9 +84,9 @@ class LanguageModel(nn.Module):
         decoder.forward = partial(_compute_text_logits, decoder, self.vocabulary.text)
 
     def separate_documents(self) -> None:
-        """Keep the documents of a sequence apart from now on, as `Architecture.see` says.
+        """From now on, let no document of a sequence attend to another, as `Architecture.see` says.
 
-        So do models that grow from it.
+        Models that grow from this one do the same.
         """
         self.network.config.document_mask = [self.vocabulary.special.eos, self.vocabulary.text]
 
@@ -100,11 +100,11 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: (B, 1+N) ids, `<s>` first.
-            domains: (B,) domain of each sequence, an index into `vocabulary.domains`. One that the
-                model has not met is read with the prompt of the newest.
-            positions: (B, K) columns of `tokens`. The prediction for column c is read where column
-                c stands in the sequence with its prompt. Column 0 is read at the prompt: a GPT
-                predicts the first token from there.
+            domains: (B,) domain of each sequence, an index into `vocabulary.domains`. A domain that
+                the model has not met is read with the newest domain's prompt.
+            positions: (B, K) columns of `tokens` whose hidden states predict. If prompts are
+                inserted, column c is the network's column c + 1. So column 0 stands for the prompt,
+                from which a GPT predicts the first token.
         """
         return self.predict(self.hidden(tokens, domains), positions)
 
@@ -117,8 +117,8 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """The mean cross-entropy (), in nats, of targets (B, K) in training.
 
-        The other arguments are `forward`'s. Where there are many logits only a tenth of them are
-        there at once.
+        The other arguments are `forward`'s. If there are many logits, only a tenth of them is in
+        memory at a time, except in compiled code.
         """
         has_few_logits = targets.numel() * self.vocabulary.text <= FEW_LOGITS
         if has_few_logits or torch.compiler.is_compiling() or not self.training:
@@ -133,7 +133,7 @@ class LanguageModel(nn.Module):
         columns = positions + 1 if self.prompts else positions
         sequences, length, _ = hidden.shape
         places = columns + length * torch.arange(sequences, device=hidden.device).unsqueeze(1)
-        # whole states at once: `gather` takes number after number, and so does its backward pass
+        # whole states at once: `gather` and its backward pass take one number after the other
         return hidden.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, positions.shape)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class LanguageModel(nn.Module):
     def insert_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """The network's ids (B, T) of tokens (B, 1+N).
 
-        With prompts that of its domain stands after each `<s>`.
+        With prompts, the prompt of the sequence's domain follows each `<s>`.
         """
         if not self.prompts:
             return tokens
@@ -177,12 +177,12 @@ class LanguageModel(nn.Module):
         return logits
 
     def add_domains(self, domains: Sequence[str], seed: int) -> None:
-        """Have a prompt row for each of `domains`.
+        """Have a prompt row for each of `domains`, and no others.
 
-        They begin with those that the model has met or are fewer. New rows are drawn as the other
-        embeddings were, by `seed` alone. torch's generator is left as it was. Rows of domains that
-        are not named are dropped. Nothing else of the model depends on how many rows there are: no
-        softmax contains them.
+        `domains` extend the domains that the model has met, or are the first of them. Rows of other
+        domains are dropped. New rows are drawn like the other embeddings, from `seed` only. torch's
+        generator is left as it was. Nothing else in the model depends on the number of rows,
+        because no softmax contains them.
         """
         vocabulary = self.vocabulary
         if vocabulary.domains == tuple(domains):
@@ -198,11 +198,12 @@ class LanguageModel(nn.Module):
         self.set_network(self.network)
 
     def part_names(self) -> dict[str, str]:
-        """The name of each parameter that all architectures share, by its name in the model.
+        """Map each parameter's name to one whose first part all architectures share.
 
-        A parameter of the i-th transformer layer is `layers.i.` and what its architecture calls it
-        there, one of an embedding table `embeddings.j.` likewise, where the tables are of tokens,
-        positions and types, as far as there are such. All others keep their names.
+        In the i-th transformer layer this is `layers.i.` and the parameter's name in the layer, in
+        the j-th embedding table `embeddings.j.` and its name in the table. The tables are those of
+        tokens, positions and types, if the architecture has them. All other parameters keep their
+        names.
         """
         places = {
             f"layers.{i}": layer for i, layer in enumerate(self.architecture.layers(self.network))
@@ -223,8 +224,9 @@ class LanguageModel(nn.Module):
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
         """Write a Hugging Face folder (config, safetensors, tokenizer).
 
-        `folder` is replaced only once all is written. `tokenizer` holds the text vocabulary. The
-        prompts are added to a copy of it. Raises ValueError when it is not the model's tokenizer.
+        `folder` is replaced only after everything has been written. `tokenizer` holds the text
+        vocabulary. The prompts are added to a copy of it. Raises ValueError when it is not the
+        model's tokenizer.
         """
         with replace_folder(Path(folder)) as new_folder:
             self._write(new_folder, tokenizer)
@@ -274,8 +276,8 @@ def wrap_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """The tokenizer that `AutoTokenizer` reads back.
 
-    A text becomes `<s>`, the prompt if there is one, and its tokens; a masked model reads whole
-    documents, so there `</s>` follows. Between two texts stands `</s>`.
+    A text becomes `<s>`, the prompt if there is one, and its tokens. For a masked model `</s>`
+    follows, because it reads whole documents. Two texts have `</s>` between them.
 
     Args:
         columns: the longest sequence that the model has positions for.
@@ -321,7 +323,7 @@ def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _compute_text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
-    """The logits of the text's rows alone.
+    """The logits of the text's rows only.
 
     The prompts' rows are left out of the product: cutting their logits off afterwards would copy
     all the others.
@@ -353,7 +355,8 @@ def build(
     Its weights are a function of torch's seed, which the caller sets. `sequence_length` counts
     `<s>`, the prompt's column and the N text tokens of a sequence. For `scaled` see
     `Architecture.build`, for `document_mask` see `LanguageModel.separate_documents`. Raises
-    ConfigError for an unknown architecture and a hidden size that no heads fill.
+    ValueError for an unknown architecture, and ConfigError if the hidden size is no multiple of
+    the head size.
     """
     record = architectures.load(architecture)
     if hidden_size % head_size:
@@ -389,7 +392,7 @@ def load(folder: Path | str) -> LanguageModel:
 def read_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
     """The vocabulary of the model in a folder.
 
-    Raises ConfigError where its configuration is none of ours.
+    Raises ConfigError if this benchmark did not write its configuration.
     """
     if not hasattr(config, "text_vocabulary"):
         raise ConfigError(
@@ -407,7 +410,8 @@ def read_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
 def load_network(folder: Path | str) -> PreTrainedModel:
     """The language model of a known architecture in any Hugging Face folder, in evaluation mode.
 
-    Raises ConfigError when there is no such folder or the architecture is another one, DamagedFile.
+    Raises ConfigError if there is no such folder, or if its architecture is unknown or its model
+    damaged, and DamagedFile if a file does not have its checksum.
     """
     folder = Path(folder)
     check_files(folder)
@@ -427,7 +431,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             output_loading_info=True,
         )
         record.check(network.config)
-        missing = report["missing_keys"]  # what a published file has beyond them is not used here
+        missing = report["missing_keys"]  # further tensors of a published file are not used
         if missing:
             raise ValueError(f"{len(missing)} tensors are missing, e.g. {min(missing)}")
     return network
@@ -436,8 +440,8 @@ def load_network(folder: Path | str) -> PreTrainedModel:
 def read_configuration(folder: Path) -> dict[str, Any]:
     """The content of a model's config.json.
 
-    Raises ConfigError where none can be read, no weights lie beside it, or the language model is a
-    part of another one, as in checkpoints that see images.
+    Raises ConfigError if it cannot be read, if no weights lie beside it, or if the language model
+    is a part of a larger one, as in checkpoints that see images.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -467,13 +471,10 @@ def read_configuration(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def name_damage_in_errors(folder: Path) -> Iterator[None]:
-    """Turn whatever the libraries raise over a model's damaged files into a ConfigError.
-
-    It names the folder.
-    """
+    """Turn any library error about a model's damaged files into a ConfigError with the folder."""
     try:
         yield
-    except (UserError, MemoryError, PermissionError):  # of another user: a copy would be no cure
+    except (UserError, MemoryError, PermissionError):  # for these a copy would be no cure
         raise
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -484,9 +485,9 @@ def name_damage_in_errors(folder: Path) -> Iterator[None]:
 
 
 def find_kind(folder: Path) -> str | None:
-    """The kind of the model in a folder, as its file in `models/kinds/` is called.
+    """The kind of the model in a folder, which is the name of its file in `models/kinds/`.
 
-    None for a network alone.
+    Returns None for a plain network.
     """
     for name, file in KIND_FILES.items():
         if (folder / file).is_file():
@@ -503,7 +504,7 @@ def take_precision_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Hold a model's files against the checksums that `LanguageModel.save` wrote beside them.
+    """Compare a model's files with the checksums that `LanguageModel.save` wrote beside them.
 
     Raises DamagedFile.
     """
@@ -515,10 +516,10 @@ def check_files(folder: Path) -> None:
 
 
 def hash_weights(model: nn.Module) -> str:
-    """The sha256 of all parameters and buffers that are saved, by name.
+    """The sha256 of all parameters and buffers that are saved: names, types, shapes and values.
 
-    It is of their names, types, shapes and values. Of a plain model it is its network's: modules
-    that a method sets beside it are of the stage in which they train.
+    For a plain LanguageModel only its network counts. Other modules that a method adds to it are
+    not saved, and exist only in the stage that trains them.
     """
     total = hashlib.sha256()
     tensors = model.state_dict()
