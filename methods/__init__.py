@@ -1,6 +1,7 @@
-"""The methods, one a file; the file's name is the method's name.
+"""The methods, one per file.
 
-Adding a file adds a method everywhere. See docs/adding_a_method.md.
+The file's name is the method's name. Adding a file adds a method everywhere. See
+docs/adding_a_method.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def list_names() -> list[str]:
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`.
 
-    Raises ConfigError if there is no such file, it is no Python, or not exactly one class is in it.
+    Raises ConfigError if there is no such file, if it is no valid Python, or if it does not define
+    exactly one method, a dataclass.
     """
     names = list_names()
     if name not in names:
@@ -69,29 +71,29 @@ def find(name: str) -> type[LifelongMethod]:
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
     """The method with its options.
 
-    Raises ConfigError for an unknown or ill-typed option, naming those there are.
+    Raises ConfigError for an unknown or ill-typed option. Its message names the options.
     """
     kind = find(name)
     place = f"options of method {name!r}"
     method = validate(kind, options or {}, place)
-    return validate(kind, method.options(), place)  # defaults of its file, too
+    return validate(kind, method.options(), place)  # checks defaults too
 
 
 def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     """The rows of a suite with groups of methods resolved and options merged.
 
-    `only` keeps rows of these methods. One that the suite has no row for gets one, with its
-    defaults.
+    If `only` names methods, only their rows are returned. If the suite has no row for such a
+    method, the method gets one.
     """
     return [row for row in _list_all_rows(suite, only) if not only or row.method in only]
 
 
 def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
-    """The rows of a suite, then one for each further method that has none there."""
+    """The rows of a suite, then one for each of `names` that has no row there."""
     rows: list[Row] = []
     for entry in suite.methods:
         if entry in get_args(Group):
-            # it stands for those of its methods that are not named beside it
+            # a group means its methods, except those that the suite also names one by one
             candidates = [name for name in list_names() if name not in suite.methods]
             members = [name for name in candidates if find(name).group == entry]
         else:
@@ -122,7 +124,7 @@ def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
 
 
 def _check_names(suite: Suite, rows: Sequence[Row]) -> None:
-    """Raises ConfigError where two rows would be one line of a table."""
+    """Raise ConfigError if a table cannot tell the names of two rows apart."""
     repeated = find_equal_labels(row.name for row in rows)
     if not repeated:
         return
@@ -140,12 +142,13 @@ def list_runs(
     seeds: Iterable[int] = (),
     find_start: Callable[[RunConfig], RunConfig | None] | None = None,
 ) -> list[RunConfig]:
-    """The runs of a suite, of the rows of these methods and of these seeds.
+    """The runs of a suite, only of the methods in `only`, and with these seeds.
 
-    Without names and seeds, all of them. Of a run whose start model is gone `find_start` is asked
-    what followed from that model. Raises ConfigError where it does not know, too.
+    By default these are all methods and the suite's seeds. If a run's start model is gone,
+    `find_start` is asked for the run with the settings that followed from that model. Raises
+    ConfigError if it returns None.
     """
-    rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
+    rows = _list_all_rows(suite, only)  # all rows, so that each keeps its place and colour
     runs = expand(suite, rows, seeds or suite.seeds, _find_own_optimizer)
     configs = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in configs):
@@ -175,8 +178,8 @@ def _find_own_optimizer(row: Row) -> Optimizer | None:
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
     """The suites in a study's folder as they are written, and all of their runs.
 
-    Raises ConfigError for a suite with a group of methods: a study must stay the same whatever is
-    in `methods/`.
+    Raises ConfigError for a suite with a group of methods, because a study must stay the same when
+    files in `methods/` change.
     """
     suites = load_study(study)
     for suite in suites:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class Consolidation(LifelongMethod):
     """Adds half of `pull * strength * sum_k importance_k (theta_k - anchor_k)^2` to the loss.
 
-    The anchor is what the previous stage left. How much each weight matters is measured first in
-    the next stage, on the domain just left, without dropout, and added to `decay` times what was
-    known before. The penalty enters as its gradient, after the one of the loss is synchronised; so
-    it needs no graph and is the same in every process.
+    The anchor is the weights at the end of the previous stage. A stage first measures how much each
+    weight matters to the previous domain, without dropout, and adds this to `decay` times the
+    earlier importance. The penalty's gradient is added after the loss's gradient has been
+    synchronised. So it needs no graph and is the same in every process.
     """
 
     state = ("importance", "total", "count")
@@ -30,8 +30,8 @@ class Consolidation(LifelongMethod):
     strength: float  # options of the subclasses
     share: float
 
-    importance: Sequence[Tensor] = ()  # of all domains before, in the order of `learner.parameters`
-    total: Sequence[Tensor] = ()  # of the domain just left, over `count` samples
+    importance: Sequence[Tensor] = ()  # of all earlier domains, in the order of learner.parameters
+    total: Sequence[Tensor] = ()  # sum over `count` samples of the previous domain
     count: int = 0
     anchor: Sequence[Tensor] = ()
 
@@ -63,9 +63,9 @@ class Consolidation(LifelongMethod):
                 total.add_(new)
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        """Add this process's part of the importances that this step's samples show.
+        """Add the importances from this process's part of the step's samples to `total`.
 
-        Returns the number of samples.
+        Returns the number of samples of all processes.
         """
         raise NotImplementedError
 
@@ -88,9 +88,9 @@ class Consolidation(LifelongMethod):
 
 
 def _fit_to_shape(weight: Tensor, importance: Tensor) -> Tensor:
-    """The importances of a weight whose rows have come or gone since, as those of prompts do.
+    """Importances fitted to a weight that has gained or lost rows, such as those of prompts.
 
-    New rows matter to nothing before.
+    New rows have importance 0.
     """
     fitted = weight.new_zeros(weight.shape)
     fitted[: len(importance)] = importance[: len(weight)]
@@ -104,11 +104,10 @@ def add_sequences(
     total: Sequence[Tensor],
     importance: Callable[[Tensor], Tensor],
 ) -> None:
-    """Add to `total`, one tensor a parameter, the importances that the sequences of this process
-    show.
+    """Add the importances from this process's sequences to `total`, one tensor per parameter.
 
-    `output` maps logits (B, K, V) and targets (B, K) of sequences to the mean over sequences of
-    what each sequence's gradient is taken of; `importance` maps gradients to importances,
+    `output` maps logits (B, K, V) and targets (B, K) to the mean over sequences of a scalar. The
+    gradient of each sequence's scalar is taken. `importance` maps gradients to importances,
     elementwise, and may overwrite them.
     """
     from benchmark.models.row_gradients import compute_row_gradients

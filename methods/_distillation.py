@@ -1,5 +1,4 @@
-"""Replay whose memory sequences learn from the previous stage's model too, for Logit-KD and
-DER++."""
+"""Replay with distillation from the previous stage's model, for Logit-KD and DER++."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Distillation(LifelongMethod):
-    """ER (one mean loss over all sequences), and on its memory sequences a further term.
+    """ER (one mean loss over all sequences) with a further loss term on memory sequences.
 
-    The term is with a frozen teacher, M_{i-1}.
+    The term compares the model with a frozen teacher, the previous stage's model M_{i-1}.
     """
 
     replay_ratio: float  # option of the subclasses
@@ -44,15 +43,14 @@ class Distillation(LifelongMethod):
         domains = batch.domains[-sequences:]
         positions = batch.positions[-sequences:]
         teacher = self.teacher(tokens, domains, positions)
-        # the mean over all sequences: a micro-batch's memory sequences weigh as much as they are
-        # many
+        # a mean over all sequences: the term weighs as much as the share of memory sequences
         return loss + sequences / len(batch.tokens) * self.beyond_er(
             logits[-sequences:], teacher, batch.targets[-sequences:]
         )
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-        """The mean over memory sequences of the term added to their cross-entropy.
+        """The mean over memory sequences of the term that is added to their cross-entropy.
 
-        Logits (B, K, V), targets (B, K) of the memory sequences alone.
+        Logits (B, K, V) and targets (B, K) are those of the memory sequences only.
         """
         raise NotImplementedError

@@ -1,13 +1,13 @@
 """A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019).
 
-Take it where gradients alone are to prevent forgetting. Beside replay it gives little.
+Take it to prevent forgetting by gradients only. Compared with replay it gives little.
 
 "Efficient lifelong learning with A-GEM", arXiv 1812.00420.
 
-Each step also takes the mean gradient r of a batch from the memory of all earlier domains. Where
-the gradient g of the new domain conflicts with it (g.r < 0), the step goes along g - (g.r / r.r) r,
-which leaves the memory's loss as it is to first order. The records hold how often that happened
-(the paper: in 0.1% of the steps).
+Each step also computes the mean gradient r of a batch from the memory of all earlier domains. If
+the gradient g of the new domain conflicts with r (g.r < 0), the step uses g - (g.r / r.r) r
+instead. To first order, this does not change the loss on the memory. The records hold the share of
+steps with a conflict (the paper: 0.1%).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class AGEM(LifelongMethod):
     title = "A-GEM"
     needs_full_weights = True
-    may_equal_naive = True  # where no gradients conflict
+    may_equal_naive = True  # if no gradients conflict
     search_space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
 
-    reference: Multiple = 1.0  # sequences from memory that r is taken of, as a share of the batch
+    reference: Multiple = 1.0  # sequences from memory for r, as a share of the batch
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory_batch=self.reference)]
@@ -50,10 +50,10 @@ class AGEM(LifelongMethod):
 
 
 def project(gradient: Sequence[Tensor], memory_gradient: Sequence[Tensor]) -> bool:
-    """Project `gradient` in place if it conflicts with `memory_gradient`. Returns whether so."""
+    """Project `gradient` in place if it conflicts with the memory's. Returns whether it does."""
     product = compute_inner_product(gradient, memory_gradient)
     norm = compute_inner_product(memory_gradient, memory_gradient) if product < 0 else 0.0
-    if norm > 0:  # it is 0 for a gradient so small that its square vanishes
+    if norm > 0:  # it is 0 if the squares of a small gradient underflow
         for g, r in zip(gradient, memory_gradient, strict=True):
             g.sub_(r, alpha=product / norm)
     return product < 0

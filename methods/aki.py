@@ -2,8 +2,8 @@
 
 Take it to see what new units from the layer above are worth beside ELLE's copies.
 
-In width the new units of a layer take the weights of the layer above, where ELLE's are copies in
-their own layer, with noise. All else is ELLE's.
+When a layer becomes wider, its new units take weights of the layer above. ELLE's new units are
+copies from their own layer, with noise. All else is as in ELLE.
 """
 
 from dataclasses import dataclass

@@ -2,16 +2,16 @@
 
 Take it for a long stream of dated text under one schedule.
 
-arXiv 2504.02107. The autoregressive meta-schedule of Roth et al. 2024 (arXiv 2408.14471): stage n,
-of budget T_n, peaks where a cosine over all budgets so far and its own would stand when it begins,
-with S_n = T_1 + ... + T_{n-1},
+arXiv 2504.02107. It is the autoregressive meta-schedule of Roth et al. 2024 (arXiv 2408.14471). If
+stage n has the budget T_n, and S_n = T_1 + ... + T_{n-1} is spent before it, its peak is the value
+at S_n of a cosine over S_n + T_n:
 
-    eta_n = eta_min + (eta_max - eta_min) / 2 (1 + cos(pi S_n / (S_n + T_n))),
+    eta_n = eta_min + (eta_max - eta_min) / 2 (1 + cos(pi S_n / (S_n + T_n))).
 
-and decays from there to eta_min along a cosine of its own. It need not know the stream's length.
-TiC-LM has half of each batch from memory, which there comes close to training anew. The first stage
-is Naive's, with the suite's schedule, so that all methods start from the same model. eta_min is
-that of the schedule "cosine".
+From there the rate decays to eta_min along a cosine of its own. The stream's length need not be
+known. TiC-LM takes half of each batch from memory, and then comes close to training from scratch.
+The first stage is Naive's, with the suite's schedule, so that all methods start from the same
+model. eta_min is the same as in the schedule "cosine".
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023).
 
-Take it where no old text may be kept and later domains may have units of their own.
+Take it if no old text may be kept, and the network has units to spare for later domains.
 
 arXiv 2302.03241.
 
-A unit j of a linear map y = W x + b matters to a domain as much as a factor g_j = 1 on y_j matters
-to its loss,
+The importance I_j of unit j of a linear map y = W x + b is the sensitivity of a domain's loss L to
+a factor g_j = 1 on y_j,
 
-    I_j = |tanh(norm(dL / dg_j))|,    dL / dg_j = sum_i W_ji dL / dW_ji + b_j dL / db_j,
+    I_j = |tanh(norm(dL / dg_j))|,    dL / dg_j = sum_i W_ji dL / dW_ji + b_j dL / db_j.
 
-normalised over the units of the map (mean 0, deviation 1); over domains the largest I_j counts.
-Training multiplies the gradients of W_j and b_j by 1 - I_j. That is the masking of the paper's code
-(ContinualLM), here for the outputs of all linear maps, heads not as one. Its other loss, a contrast
-of masked and whole representations, is left out, and so is the proxy for what a published model
-knew: here the first domain is measured like all others.
+Here norm normalises over the units of the map (mean 0, standard deviation 1). Over several domains,
+the largest I_j counts. Training multiplies the gradients of W_j and b_j by 1 - I_j. The paper's
+code (ContinualLM) masks in this way. Here it is done for the outputs of all linear maps, and not
+for whole heads. The paper's other loss, a contrast of masked and whole representations, is left
+out. So is its proxy for the knowledge of a published model: here the first domain is measured like
+all others.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class DAS(LifelongMethod):
     search_space: ClassVar = {"share": (0.02, 0.05, 0.1)}
     state = ("importance", "total")
 
-    share: PartOfStage = 0.05  # of the budget, to measure the domain before
+    share: PartOfStage = 0.05  # of the budget, to measure the previous domain
 
-    # I of all domains before, a tensor a linear map
+    # I over all earlier domains, one tensor per linear map
     importance: list[Any] = field(default_factory=list, init=False)
-    # dL / dg of the domain just left, summed over batches
+    # dL / dg of the previous domain, summed over batches
     total: list[Any] = field(default_factory=list, init=False)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -87,7 +88,7 @@ class DAS(LifelongMethod):
 
 
 def find_output_dimension(module: object) -> int:
-    """The dimension of a linear map's weight that its outputs are: last in transformers' Conv1D."""
+    """The dimension of a linear map's weight that counts outputs: the last in Conv1D."""
     from transformers.pytorch_utils import Conv1D
 
     return int(isinstance(module, Conv1D))

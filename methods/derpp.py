@@ -1,12 +1,12 @@
 """DER++: dark experience replay (Buzzega et al. 2020).
 
-Take it where replayed text is small and old logits say more than its tokens.
+Take it if little text is replayed, and old logits say more than its tokens.
 
-The loss of a memory sequence is beta CE + alpha MSE(logits, stored logits). No disk holds V logits
-for each token of a 200M-token memory, so the previous stage's model computes them anew: it is the
-last one that was trained on the sequence's domain or a later one. The squared error is averaged
-over the vocabulary, as in the authors' code; both terms share one draw of memory sequences, where
-the paper draws twice.
+The loss of a memory sequence is beta CE + alpha MSE(logits, stored logits). V logits for each token
+of a memory of 200 million tokens fit on no disk. So the previous stage's model computes the logits
+again. It is the newest model that was trained on the sequence's domain or a later one. The squared
+error is averaged over the vocabulary, as in the authors' code. Both terms use the same memory
+sequences, but the paper draws them twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DERpp(Distillation):
 
     replay_ratio: Share = 0.1  # share of each batch from memory, as ER's
     alpha: NotNegative = 0.5  # weight of the squared error between logits
-    beta: NotNegative = 1.0  # weight of the cross-entropy; ER is alpha 0 and beta 1
+    beta: NotNegative = 1.0  # weight of the cross-entropy. ER has alpha 0 and beta 1
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
         import torch.nn.functional as F

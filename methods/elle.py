@@ -2,10 +2,10 @@
 
 Take it for the paper's own row: a model that is to grow with its domains.
 
-Section 3. On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on
-the memory (FRW), and tells it by a prompt which domain a row is of (PT). Each of the five is a
-switch, so that a row of the ablation (table:table3) is a set of options; with all of them off ELLE
-is ER.
+Section 3. In addition to ER, each stage grows the model (WE, DE, with noise), recovers its function
+on the memory (FRW), and marks each sequence with a prompt of its domain (PT). Each of these five
+parts can be switched off, so that a row of the ablation (table:table3) is a set of options. With
+all of them off, ELLE is ER.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass
 class ELLE(LifelongMethod):
     title = "ELLE"
-    version = 2  # noise is a share of what weights begin with, and no absolute number
+    version = 2  # noise became a share of the weights' initial deviation
     search_space: ClassVar = {
         "recover": (0.1, 0.2, 0.3),
         "replay_ratio": (0.1, 0.2, 0.3, 0.5, 0.7),
@@ -40,12 +40,12 @@ class ELLE(LifelongMethod):
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
-    recover: PartOfStage = 0.2  # FRW: budget on memory alone (paper: 5k of 25k steps); 0: none
-    # as a share of the std of new weights (released code: 0.01 of 0.02)
-    noise: NotNegative = 0.5  # where "fpi" splits a neuron
+    recover: PartOfStage = 0.2  # FRW: budget on memory only (paper: 5k of 25k steps), or 0
+    # standard deviation, as a share of that of new weights (released code: 0.01 of 0.02)
+    noise: NotNegative = 0.5  # on weights of units that "fpi" splits
     prompts: bool = True  # PT: a prompt for each domain
     replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
-    # the paper's; one with the same function; one with units of the layer above
+    # "fpi" is the paper's, "exact" keeps the function, "aki" has units of the layer above
     growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # how WE and DE grow
     copied_layer: Literal["new", "first", "last", "stack"] = "new"  # by DE (fig:same_layer)
 
@@ -53,12 +53,12 @@ class ELLE(LifelongMethod):
     copied: Sequence[int] = field(default=(), init=False)
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        if stage.first:  # nothing but the prompts makes it differ from Naive's
+        if stage.first:  # only prompts distinguish it from Naive's
             return {"prompts": True} if self.prompts else {}
         return super().signature(stage)
 
     def uses_memory(self, stage: Stage) -> bool:
-        # exact growth is fitted to it
+        # exact growth is fitted to the memory
         return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)
 
     def reads_domain(self) -> bool:

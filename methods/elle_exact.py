@@ -1,11 +1,9 @@
 """ELLE with exact growth: the grown model computes what the old one did.
 
-Take it to grow without a fall at each stage, above all with a start model.
+Take it to grow without a loss of quality at each stage, above all with a start model.
 
-It does so as far as its architecture allows.
-
-Pre-LN networks (GPT) keep their function; see benchmark/models/growth/exact.py (LEMON, Wang et al.
-2023).
+How exact it is depends on the architecture. Pre-LN networks (GPT) keep their function. See
+benchmark/models/growth/exact.py (LEMON, Wang et al. 2023).
 """
 
 from dataclasses import dataclass

@@ -2,15 +2,15 @@
 
 Take it for a smoother model at no cost of steps.
 
-Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; as an exponential
-average Tarvainen and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780,
-equation 2: after each step
+Averaging is from Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging".
+The exponential average is from Tarvainen and Valpola 2017, "Mean teachers are better role models",
+arXiv 1703.01780, equation 2. After each step
 
     mean_t = alpha mean_{t-1} + (1 - alpha) theta_t
 
-The average goes on over stages. A budget does not know how many steps it has, so alpha comes from a
-half-life h, a share of a stage's budget: a step that takes the share d of the budget has alpha =
-2^(-d / h).
+The average continues over stages. A budget does not say how many steps it has, so alpha is computed
+from a half-life h, a share of a stage's budget: a step that takes the share d of the budget has
+alpha = 2^(-d / h).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class EMA(LifelongMethod):
     title = "EMA"
     group = "controls"
     needs_full_weights = True
-    acts_first = True  # another model of the first stage is evaluated, too
+    acts_first = True  # the first stage, too, evaluates the average
     search_space: ClassVar = {"half_life": (0.1, 0.3, 1.0, 3.0)}
     state = ("before",)
 
     half_life: Positive = 0.3  # h: of the average, as a share of a stage's budget
 
-    # share of the stage that was over in the last step
+    # share of the stage that was over in the step before
     before: float = field(default=0.0, init=False)
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:

@@ -2,7 +2,8 @@
 
 Take it first: plain replay is what any other method has to beat.
 
-A fixed share of every batch comes from the memory of earlier domains; one mean loss over the union.
+A fixed share of every batch comes from the memory of earlier domains. The loss is one mean over the
+batch.
 """
 
 from collections.abc import Sequence

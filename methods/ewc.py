@@ -1,12 +1,12 @@
 """EWC: elastic weight consolidation (Kirkpatrick et al. 2017), online (Schwarz et al. 2018).
 
-Take it where no old text may be kept and the weights may hold still.
+Take it if no old text may be kept, and weights may stay close to their old values.
 
-The online form is that of "Progress & compress".
+The online form is from "Progress & compress".
 
-A penalty holds weights near theta*, those of the previous stage's end, by the diagonal Fisher
-information F* of all earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of
-domain i = gamma F* of domain i-1 + F_i.
+A penalty keeps the weights near theta*, the weights at the end of the previous stage: (lambda/2)
+sum_k F*_k (theta_k - theta*_k)^2. F* is the diagonal Fisher information of all earlier domains:
+after domain i it is gamma times F* after domain i-1, plus F_i.
 
 F_i is the empirical Fisher information, at the true targets: the mean over sequences of the squared
 gradient of the sequence's loss (the mean cross-entropy of its predictions). Many libraries square
@@ -34,9 +34,9 @@ class EWC(Consolidation):
     title = "EWC"
     search_space: ClassVar = {"strength": (0.1, 1.0, 10.0, 100.0), "share": (0.05, 0.1)}
 
-    strength: NotNegative = 1.0  # lambda; 0 measures nothing and is Naive
-    decay: Share = 0.9  # gamma: of earlier Fisher information when a domain is added
-    share: PartOfStage = 0.05  # of a stage's budget, for the Fisher information of the domain left
+    strength: NotNegative = 1.0  # lambda. With 0 it measures nothing and equals Naive
+    decay: Share = 0.9  # gamma: factor of earlier Fisher information
+    share: PartOfStage = 0.05  # of a stage's budget, to measure the previous domain's F_i
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         from benchmark.models.fast_operators import cross_entropy

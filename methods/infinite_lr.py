@@ -1,21 +1,21 @@
-"""Infinite learning rate: it never ends, and a branch per stage is annealed (Ibrahim et al. 2024).
+"""Infinite learning rate: a constant rate, annealed in a branch per stage (Ibrahim et al. 2024).
 
 Take it where nobody knows how long the stream will be.
 
 "Simple and scalable strategies to continually pre-train large language models", arXiv 2403.08763,
-section 7.4. The rate is warmed up once, falls to a constant, and stays there through all stages;
-before each evaluation it is annealed, and the next stage goes on from before that, with its
-optimizer. With n steps, of which the first N_wu warm up, the next end at N_cd and the anneal begins
-at N_ann:
+section 7.4. The rate warms up once, falls to a constant, and stays there through all stages. Before
+each evaluation a branch is annealed. The next stage continues from where the branch began, with the
+optimizer's state from there. Warm-up ends at step N_wu, cooldown at N_cd, and the anneal goes from
+N_ann to N_end. At step n the rate is
 
     warm-up   eta = eta_max n / N_wu
     cooldown  eta = eta_const + (eta_max - eta_const) / 2 (1 + cos(pi (n - N_wu) / (N_cd - N_wu)))
     constant  eta = eta_const
     anneal    eta = eta_const (eta_min / eta_const)^((n - N_ann) / (N_end - N_ann))
 
-Here N counts the spent part of a stage's budget, warm-up and cooldown are of the first stage, rates
-are shares of the peak, and the anneal is a branch at the end of each stage, paid for from its
-budget. Defaults of shares and rates are ours.
+Here n and N count the spent part of a stage's budget. Only the first stage has warm-up and
+cooldown. Rates are shares of the peak. The anneal is a branch at the end of each stage, and is
+charged to the stage's budget. Defaults of shares and rates are ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Positi
 class InfiniteLR(LifelongMethod):
     title = "Infinite LR"
     group = "controls"
-    acts_first = True  # the first stage, too, has a rate of its own
+    acts_first = True  # the first stage, too, has its own schedule
     search_space: ClassVar = {
         "replay_ratio": (0.01, 0.05, 0.1, 0.25, 0.5),
         "constant": (0.25, 0.5),

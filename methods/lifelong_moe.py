@@ -3,19 +3,19 @@
 Take it where parameters may grow and the cost of a token may not.
 
 Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv
-2305.12281. At each new domain every layer that has experts gets one more, a copy; the older experts
-and their rows of the router stay as they are, while the new ones and all that the experts share
-(theta_d) learn from
+2305.12281. For each new domain, every layer with experts gets one more, a copy. The older experts
+and their rows of the router are frozen. The new ones, and all weights that the experts share
+(theta_d), learn from
 
-    L(x) = -log p(x) + lambda KL(p_before(x) || p(x)),
+    L(x) = -log p(x) + lambda KL(p_before(x) || p(x)).
 
-with p_before of the model that the stage before left, frozen, on the text of the new domain:
-nothing is replayed. It is learning without forgetting (Li and Hoiem 2016), and keeps the router
-where it was. The mixture is that of benchmark/models/kinds/experts.py.
+p_before is the previous stage's model, frozen, on the text of the new domain. Nothing is replayed.
+This is learning without forgetting (Li and Hoiem 2016), and keeps the router close to its earlier
+choices. The mixture is described in benchmark/models/kinds/experts.py.
 
 The paper begins with a mixture of many experts, adds several at once, and balances their loads by a
-further loss. Here the first stage is Naive's, whose feed-forward networks become the first experts,
-and nothing asks for balance: a new expert is there for its domain.
+further loss. Here the first stage is Naive's, and its feed-forward networks become the first
+experts. No loss balances the experts, because a new expert is meant for its domain.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class LifelongMoE(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"distillation": (0.1, 0.3, 1.0, 3.0)}
 
-    distillation: NotNegative = 1.0  # lambda: weight of the model before (the default is ours)
+    distillation: NotNegative = 1.0  # lambda: weight of the previous model's KL (default: ours)
 
-    teacher: Any = field(default=None, init=False)  # the model that the stage before left
+    teacher: Any = field(default=None, init=False)  # the previous stage's model
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

@@ -3,12 +3,12 @@
 Take it to add to a published model without touching its own layers.
 
 Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2.
-A block computes x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of
-attention A and feed-forward F are zero computes y = x. Such copies are interleaved among the
-blocks, and only they learn. The paper adds its blocks once; here each stage adds some, over those
-of the stages before, which are frozen too.
+A block computes x' = x + A(norm(x)), y = x' + F(norm(x')). If the output projections of attention A
+and feed-forward F are zero, it computes y = x. Copies of this kind are inserted between the blocks,
+and only they learn. The paper adds its blocks once. Here each later stage adds some, and the
+earlier ones are frozen too.
 
-Where blocks normalise their sums (BERT) a copy comes close to computing nothing; see
+If blocks normalise their sums (BERT), a copy changes its input slightly. See
 docs/appendix_growth.md.
 """
 

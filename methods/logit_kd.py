@@ -1,11 +1,12 @@
 """Logit-KD: replay with distillation of the previous model's logits (Jin et al. 2022).
 
-Take it where replay forgets and a second forward pass may be paid.
+Take it if replay still forgets, and you can pay for a second forward pass.
 
-Distillation is that of Hinton et al. 2015. As in ER, memory rows are a share of each batch. Where
-ER has their cross-entropy, Logit-KD has (1 - r) CE + r T^2 KL(teacher || student) at the predicted
-positions, both softened by the temperature T; the teacher is the model that the previous stage
-left. Rows of the new domain have their cross-entropy, so r = 0 is ER.
+Distillation is that of Hinton et al. 2015. As in ER, memory sequences are a share of each batch. ER
+trains them by their cross-entropy CE. Logit-KD trains them by (1 - r) CE + r T^2 KL(teacher ||
+student) at the predicted positions, with both distributions softened by the temperature T. The
+teacher is the previous stage's model. Sequences of the new domain keep their cross-entropy, so r =
+0 is ER.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class LogitKD(Distillation):
     }
 
     replay_ratio: Share = 0.1  # share of each batch from memory (the paper: 9:1)
-    distillation: Share = 0.5  # r: how much of a memory row's loss is the teacher's
+    distillation: Share = 0.5  # r: the teacher's share of a memory sequence's loss
     temperature: Positive = 2.0  # T, of teacher and student
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
 """LoRA: the first domain's model, frozen, with low-rank adapters for each later domain.
 
-Take it where a text's domain is known, and memory for moments is short.
+Take it where a text's domain is known, and there is little memory for the optimizer's moments.
 
-Hu et al. 2021, arXiv 2106.09685. It forgets nothing, as each domain is evaluated with its own
-adapters, and learns less: a control for PNN. See benchmark/models/kinds/lora.py.
+Hu et al. 2021, arXiv 2106.09685. It forgets nothing, because each domain is evaluated with its own
+adapters, and it learns less. It is a control for PNN. See benchmark/models/kinds/lora.py.
 
-The default rank is for pre-training: training all weights changes them by a rank that is 10 to 100
-times that of usual adapters (Biderman et al. 2024, "LoRA Learns Less and Forgets Less", arXiv
-2405.09673). On the demo's domains with a GPT L3_D256 (60 s for the first, 25 s for each later one,
-two seeds) rank 8 ends at an average perplexity of 50 and 92, 64 at 39 and 77, 128 at 37 and 75; but
-at hidden size 384 a step of rank 128 costs as much as one of all weights.
+The default rank is for pre-training: if all weights are trained, the rank of their change is 10 to
+100 times that of usual adapters (Biderman et al. 2024, "LoRA Learns Less and Forgets Less", arXiv
+2405.09673). On the demo's domains with a GPT L3_D256 (60 s for the first, 25 s for each later one),
+the average perplexity at the end is 50 and 92 (two seeds) with rank 8, 39 and 77 with rank 64, and
+37 and 75 with rank 128. But at hidden size 384 a step with rank 128 costs as much as one that
+trains all weights.
 """
 
 from __future__ import annotations

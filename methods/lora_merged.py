@@ -1,11 +1,11 @@
 """LoRA (merged): in each stage low-rank adapters, which then go into the frozen weights.
 
-Take it where memory for moments is short, and a text's domain is not known.
+Take it where there is little memory for the optimizer's moments, and a text's domain is not known.
 
 W_n = W_{n-1} + B_n A_n with B_n A_n of rank r_n (Hu et al. 2021, arXiv 2106.09685). ReLoRA (Lialin
-et al. 2023, arXiv 2307.05695) merges and begins anew like that, so that the rank of the whole
-change grows with every merge: it is at most r_2 + ... + r_n. Unlike `lora`, one model is left,
-which reads all domains. The first stage is Naive's.
+et al. 2023, arXiv 2307.05695) also merges and starts again, so that the rank of the whole change
+grows with every merge: it is at most r_2 + ... + r_n. Unlike `lora`, the result is one model, which
+reads all domains. The first stage is Naive's.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LoRAMerged(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
 
-    # the last is that of all stages after
-    ranks: Ranks = (64,)  # of the second stage's adapters, the third's, ...
+    # all later stages have the last rank
+    ranks: Ranks = (64,)  # of the adapters in the second stage, in the third, ...
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

@@ -1,18 +1,18 @@
 """Replay by loss: of many memory sequences those with the largest loss are learnt.
 
-Take it where memory is large and few of its sequences may be learnt, or to write such a choice.
+Take it if memory is large and few of its sequences may be learnt, or copy it for your own choice.
 
-Each step draws c B sequences from memory beside a batch of B new ones, and keeps the k = q c B of
-them whose mean negative log-likelihood under the model at hand is largest, over all processes. One
-mean loss over the union of new and kept sequences is learnt, as in ER: with g the mean gradient of
-the new sequences and m that of the kept ones, the step goes along
+Each step draws c B sequences from memory, besides a batch of B new ones. Over all processes, it
+keeps the k = q c B sequences with the largest mean negative log-likelihood under the current model.
+The loss is one mean over new and kept sequences, as in ER. With g the mean gradient of the new
+sequences, and m that of the kept ones, the step's gradient is
 
     (B g + k m) / (B + k).
 
-Hazard et al. 2025 ("SuRe", arXiv 2511.22367) rank by the same surprise what to store; here nothing
-but the memory of the suite is stored, and the rank is taken anew in each step, as online batch
-selection does (Loshchilov and Hutter 2015, arXiv 1511.06343). The losses are charged. It is the
-example of a choice among all memory sequences: `loss` sees a part of a batch alone.
+Hazard et al. 2025 ("SuRe", arXiv 2511.22367) choose what to store by the same surprise. Here only
+the suite's memory is stored, and sequences are ranked again in each step, as in online batch
+selection (Loshchilov and Hutter 2015, arXiv 1511.06343). Computing the losses is charged. This file
+is an example of a choice among all memory sequences, because `loss` sees only a part of a batch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 class LossReplay(LifelongMethod):
     title = "Replay by loss"
     group = "controls"
-    version = 2  # B is the batch's, where c B is no whole number too
+    version = 2  # B is the batch size, also if c B is no whole number
     needs_full_weights = True
     search_space: ClassVar = {"candidates": (0.5, 1.0), "kept": (0.1, 0.25, 0.5)}
 
     candidates: Multiple = 0.5  # c: memory sequences of a step, as a share of the batch
-    kept: Share = 0.25  # q: the share of them that is learnt, at least one
+    kept: Share = 0.25  # q: share of these sequences that is learnt, at least one
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory_batch=self.candidates)]
@@ -52,7 +52,7 @@ class LossReplay(LifelongMethod):
         by_process = learner.world.gather(losses.tolist())
         everything = [loss for part in by_process for loss in part]
         count = max(1, round(self.kept * len(everything)))
-        # of equal losses the first ones, so that each step learns equally many sequences
+        # among ties the first ones, so that each step learns equally many sequences
         order = sorted(range(len(everything)), key=everything.__getitem__, reverse=True)
         begin = sum(len(part) for part in by_process[: learner.world.rank])
         numbers = []
@@ -86,9 +86,10 @@ def compute_sequence_losses(learner: Learner, batch: Batch) -> Tensor:
 
 
 def choose_sequences(batches: Sequence[Batch], numbers: Sequence[int], count: int) -> list[Batch]:
-    """The sequences of these numbers, of `count` that all processes choose, in batches as large.
+    """The sequences with these numbers, in batches of the given size.
 
-    Where there are none it is the first one without weight: each process takes part in a step.
+    `count` sequences are chosen by all processes together. If this process has none, it gets the
+    first sequence with weight 0, because each process takes part in a step.
     """
     import torch
 

@@ -1,11 +1,11 @@
 """MAS: memory aware synapses (Aljundi et al. 2018).
 
-Take it as EWC, without targets.
+Take it instead of EWC to measure importance without targets.
 
-Like EWC, but a weight matters as much as it moves the model's output; targets play no part. The
+Like EWC, but a weight is important if it changes the model's output. Targets are not used. The
 importance of a domain is the mean over sequences of |d ||F(x)||^2 / d theta|, where F(x) are the
 logits at the sequence's predicted positions and the squared L2 norm is averaged over these
-positions. Importances of domains are summed; the penalty is lambda sum_k Omega_k (theta_k -
+positions. Importances are summed over domains. The penalty is lambda sum_k Omega_k (theta_k -
 theta*_k)^2, without 1/2, as in the paper and the authors' code.
 """
 
@@ -30,8 +30,8 @@ class MAS(Consolidation):
     search_space: ClassVar = {"strength": (1e-7, 1e-6, 1e-5, 1e-4), "share": (0.05, 0.1)}
     pull = 2.0
 
-    strength: NotNegative = 1e-6  # lambda; 0 measures nothing and is Naive
-    share: PartOfStage = 0.05  # of a stage's budget, for the importances of the domain just left
+    strength: NotNegative = 1e-6  # lambda. With 0 it measures nothing and equals Naive
+    share: PartOfStage = 0.05  # of a stage's budget, to measure the previous domain's importances
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         add_sequences(

@@ -2,16 +2,16 @@
 
 Take it as ER with aligned gradients, at nearly ER's cost.
 
-arXiv 1810.11910. Batches are ER's. After every k steps of the optimizer the weights are drawn back
-towards where these steps began,
+arXiv 1810.11910. Batches are ER's. After every k steps of the optimizer, the weights are moved back
+towards theta_0, the weights before these steps,
 
-    theta <- theta_0 + gamma (theta_k - theta_0),
+    theta <- theta_0 + gamma (theta_k - theta_0).
 
-which is Reptile's step (Nichol et al. 2018, arXiv 1803.02999): to first order it also makes the
-gradients of the k batches, with their sequences from memory, point the same way. Abbes et al. 2025
-(arXiv 2508.01908) pre-train language models so, at almost no cost beside ER. k is small here
-because stages have few steps; k = 1 is ER at gamma times its rate. Steps after the last multiple of
-k stay as they are: a stage may end with any.
+This is Reptile's step (Nichol et al. 2018, arXiv 1803.02999). To first order, it also makes the
+gradients of the k batches, which contain memory sequences, point the same way. Abbes et al. 2025
+(arXiv 2508.01908) pre-train language models in this way, and it costs hardly more than ER. k is
+small here because stages have few steps. k = 1 is ER with gamma times its rate. Steps after the
+last multiple of k are kept as they are, because a stage may end with any step.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class MER(ER):
     state = ("taken", "begin")
 
     replay_ratio: Share = 0.25  # share of each batch from memory (Abbes et al.: a quarter or half)
-    gamma: Share = 0.5  # how much of the way of k steps is kept
-    steps: AtLeastOne = 10  # k: of the optimizer, after which the weights are drawn back
+    gamma: Share = 0.5  # share of the change in k steps that is kept
+    steps: AtLeastOne = 10  # k: of the optimizer, after which the weights are moved back
 
-    taken: int = field(default=0, init=False)  # in this stage
+    taken: int = field(default=0, init=False)  # steps in this stage
     # theta_0, in the order of `learner.parameters`
     begin: list[Any] = field(default_factory=list, init=False)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmark.models import LanguageModel
     from benchmark.training.learner import Batch, Learner
 
-MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging needs no more
+MOMENT = 1e-6  # of the budget: a phase takes at least one step, and merging needs only one
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Merge(LifelongMethod):
     search_space: ClassVar = {"weight": (0.25, 0.5, 0.75)}
     state = ("merged",)
 
-    weight: Share = 0.5  # of the new model; the rest is M_{i-1}'s
+    weight: Share = 0.5  # of the new model. The rest is M_{i-1}'s
 
     merged: bool = field(default=False, init=False)  # in this stage
 

@@ -1,4 +1,4 @@
-"""Oracle: for each domain a model that is trained anew on all domains up to it.
+"""Oracle: for each domain a model that is trained from scratch on all domains up to it.
 
 Take it as what starting over with all text would reach. It costs the most.
 
@@ -7,8 +7,8 @@ Other methods are measured against it.
 TiC-LM (Li et al. 2025, arXiv 2504.02107) retrains a series of models from scratch, each on all text
 up to a cutoff, and subtracts their losses from those of lifelong methods. Here a stage begins with
 random weights of the ladder's size, and trains on all domains so far with the budget of all stages
-so far: the model costs as much as a lifelong one has cost by then, and the series a multiple of the
-stream. The first is Naive's.
+so far. So its model costs as much as a lifelong one has cost by then, and the series costs a
+multiple of the stream. The first stage is Naive's.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Take it where nothing may be forgotten, and parameters and cost may grow with each domain.
 
-Each new domain gets a column of the first rung's size over the frozen ones, which feed it at every
-level; see benchmark/models/kinds/progressive.py. Every domain is evaluated on its own column, so
-nothing is forgotten.
+Each new domain gets a column of the ladder's first size. The older columns are frozen, and feed the
+new one at every level (benchmark/models/kinds/progressive.py). Every domain is evaluated on its own
+column, so nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PNN(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"lateral": ("linear", "adapter")}
 
-    lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or as Rusu's, nonlinear
+    lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or nonlinear as Rusu's
 
     def reads_domain(self) -> bool:
         return True

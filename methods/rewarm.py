@@ -1,6 +1,6 @@
 """Rewarm: re-warmed and re-decayed learning rate with a little replay (Ibrahim et al. 2024).
 
-Take it for a published model whose rate has run out: the plain recipe of today.
+Take it for a published model whose learning rate has decayed: the plain recipe of today.
 
 The learning rate is warmed up again for each domain and decayed along a cosine to a tenth of its
 peak. The first stage is Naive's, with the suite's schedule, so that all methods start from the same

@@ -1,8 +1,8 @@
-"""Scratch: the cost of starting over: the final size from random weights, on the whole stream.
+"""Scratch: a model of the final size, trained from random weights on the whole stream.
 
-Take it as what growth and carrying on have to beat.
+Take it as what growth and continued training have to beat.
 
-All budget of the stream is spent in the last stage; the stages before it train nothing.
+All budget of the stream is spent in the last stage. The stages before it train nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Scratch(LifelongMethod):
     title = "From scratch"
     group = "controls"
-    acts_first = True  # it trains nothing there
+    acts_first = True  # it trains nothing in the first stage
 
     def signature(self, stage: Stage) -> dict[str, object]:
         return {**super().signature(stage), **({"last": True} if stage.last else {})}

@@ -1,20 +1,20 @@
-"""Self-generated replay: where no old text is to be had, the model writes its memory itself.
+"""Self-generated replay: if no old text is available, the model writes its memory itself.
 
-Take it with a published model whose text is not to be had.
+Take it with a published model whose text is not available.
 
 Marek et al. 2026, "Forgetting in language models: capacity, optimization, and self-generated
-replay", arXiv 2605.26097. Before a stage the model pi that the stage before has left draws
-sequences x from its own distribution, x_t ~ pi(. | x_<t), at temperature 1 from the beginning of a
-sequence on. The new model theta learns
+replay", arXiv 2605.26097. Before a stage, the previous stage's model pi draws sequences x from its
+own distribution, x_t ~ pi(. | x_<t), at temperature 1 from the beginning of a sequence on. The new
+model theta learns from the loss
 
     mean over new sequences of -log theta(x) + lambda mean over drawn sequences of KL(pi || theta),
 
-the divergence at each position, as in the authors' code ("kl_pre" with generated text). They draw
-new sequences all through training; here a stage draws a memory once and takes its sequences from
-there. It does so at its beginning, with the model that the stage before has left, so that the last
-stage draws none. Seconds and FLOPs of it are charged; steps and tokens count batches alone. Each
-token costs a pass over its sequence so far, so long sequences cost more than a stage's training:
-lower `sequences`. No text of earlier domains is read.
+with the divergence at each position, as in the authors' code ("kl_pre" with generated text). The
+authors draw new sequences throughout training. Here a stage draws a memory once and takes its
+sequences from there. It draws at its beginning, so that nothing is drawn after the last stage. The
+drawing is charged in seconds and FLOPs, but steps and tokens count only batches. Each token costs a
+pass over its sequence so far, so drawing long sequences costs more than a stage's training: lower
+`sequences`. No text of earlier domains is read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SelfReplay(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"strength": (0.3, 1.0, 3.0), "replay_ratio": (0.1, 0.25, 0.5)}
 
-    replay_ratio: Share = 0.25  # drawn sequences beside a batch of new ones, as a share of it
+    replay_ratio: Share = 0.25  # drawn sequences per batch of new ones, as a share of the batch
     strength: NotNegative = 1.0  # lambda
     sequences: AtLeastOne = 128  # that the model draws for a stage
     from_start: bool = False  # in the first stage too: for a published start model

@@ -2,9 +2,10 @@
 
 Take it where domains are trained apart and one model is to serve all.
 
-Branch-Train-Merge (Li et al. 2022, arXiv 2208.03306): the model of domain n begins as the average
-of those before it, is trained on its domain alone, and joins them. The evaluated model is their
-uniform soup (Wortsman et al. 2022, "Model soups", arXiv 2203.05482),
+In Branch-Train-Merge (Li et al. 2022, arXiv 2208.03306), the model of domain n begins as the
+average of the earlier models, is trained only on its domain, and then joins the average. The
+evaluated model is the uniform soup of all models (Wortsman et al. 2022, "Model soups", arXiv
+2203.05482),
 
     soup_n = 1/n (theta_1 + ... + theta_n) = soup_{n-1} + 1/n (theta_n - soup_{n-1}),
 

@@ -1,11 +1,11 @@
 """Stack: ELLE with whole-stack depth growth at fixed width (Du et al. 2024, G_stack).
 
-Take it to see growth of depth alone beside ELLE.
+Take it to compare growth in depth only with ELLE.
 
 "Stacking your transformers", arXiv 2405.15319. The stack of layers is put on top of itself up to
-the ladder's depth; where that is no multiple of the old depth, the uppermost copy ends early (6
-layers that become 8 are 1 to 6, 1, 2). The hidden size stays that of the first rung. All else is
-ELLE's.
+the ladder's depth. If this is no multiple of the old depth, the uppermost copy ends early: 6 layers
+that become 8 are layers 1 to 6, 1, 2. The hidden size stays the ladder's first. All else is as in
+ELLE.
 """
 
 from dataclasses import dataclass
