@@ -1,6 +1,6 @@
-"""The paper's claims. They stand in claims.toml.
+"""The paper's claims, as claims.toml lists them.
 
-`analysis.verdicts` holds each against the runs at hand and the paper's own numbers.
+`analysis.verdicts` compares each claim with a study's runs and with the paper's own numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PAPER = ("Naive", "EWC", "MAS", "A-GEM", "ER", "Logit-KD", "PNN", "ELLE")
 
 @dataclass(frozen=True)
 class Claim:
-    """`rows` are better than each row of `than` (empty: than all other methods of the paper).
+    """Each of `rows` is better than each of `than` (empty: than all other methods of the paper).
 
-    `table`: where the paper's numbers are. `metric`: a key of `analysis.metrics.METRICS`. `stages`:
-    after the "last", or after "each" from the second on. `columns`: on the "average" of the tasks
-    or on "each". `by`: better by more than this much, or where negative, at most this much worse.
-    `within`: instead of `by`, the same up to this much.
+    `table`: the table with the paper's numbers. `metric`: a key of `analysis.metrics.METRICS`.
+    `stages`: after the "last" stage, or after "each" stage from the second on. `columns`: on the
+    "average" of the tasks, or on "each" task. `by`: better by more than this amount, or if it is
+    negative, worse by less than its size. `within`: instead of `by`, the same up to this amount.
     """
 
     topic: str

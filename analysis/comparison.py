@@ -1,6 +1,6 @@
-"""Two folders of records side by side.
+"""Compares two folders of records.
 
-It says what rows came to, and what of settings, text, code and hardware differs.
+It shows AP and AP⁺ of each row, then which settings, texts, code, packages and hardware differ.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Runs = Sequence[RunRecords]
 
 
 class ComparisonError(UserError):
-    """Records that have nothing in common."""
+    """Records that cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class Side:
 
 
 def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """A table of each suite that both sides have, and then what differs.
+    """A table of each suite that both sides have, followed by what differs.
 
-    Two sides of one suite each are always compared. `settings`: only runs with these, by dotted
-    key. Raises ComparisonError where there is nothing to compare, or a row was run with several.
+    If each side has only one suite, these two are compared, whatever their names. `settings`: by
+    dotted key, only runs with these settings are compared. Raises ComparisonError if there is
+    nothing to compare, or if a row was run with several settings.
     """
     pairs = [(name, name) for name in a.suites if name in b.suites]
     if not pairs and len(a.suites) == len(b.suites) == 1:
@@ -77,14 +78,14 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
         yield describe_furthest_row(suite_a, runs_a, runs_b)
 
 
-OF_A_SEED = {"seed", "places", "domains"}  # settings that may be others for each seed of a row
+OF_A_SEED = {"seed", "places", "domains"}  # settings that may differ between seeds of a row
 
 
 def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
     """The runs of a suite with these settings.
 
-    A run is left out where a newer one of the row has another text. Raises ComparisonError for no
-    run, or for several settings of a row.
+    A run is left out if a newer run of its row is on another text. Raises ComparisonError if no run
+    has these settings, or if a row has several settings, or several streams for one seed.
     """
     runs = [run for run in side.suites[suite] if _is_asked_for(run, settings)]
     if not runs:
@@ -130,10 +131,10 @@ def _is_asked_for(run: RunRecords, settings: Mapping[str, Any]) -> bool:
 
 
 def build_comparison(name: str, a: Runs, b: Runs) -> Table:
-    """AP and AP⁺ of each row after the last domain that both have finished, and their changes.
+    """AP, AP⁺ and their changes for each row, after the last domain that both sides have finished.
 
-    AP differs by a ratio, shown in percent. Its interval is that of the logarithm. AP⁺ may be 0 or
-    below, and differs by perplexities. Intervals are Student's over the seeds that both have.
+    The change of AP is a ratio, shown in percent, with the interval of its logarithm. AP⁺ may be 0
+    or negative, so its change is a difference. Intervals are Student's over shared seeds.
     """
     ends = _pair_ends(a, b)
     incomparable = _find_rows_on_other_texts(a, b)
@@ -198,9 +199,9 @@ def describe_furthest_row(name: str, a: Runs, b: Runs) -> str:
 
 
 def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
-    """The measures of both sides of each row and seed.
+    """AP and AP⁺ of both sides, a line per row and seed.
 
-    They are those after the last stage that both sides have of the row.
+    They are measured after the last stage of the row that both sides have finished.
     """
     place = ["row", "seed", "stage"]
     columns = [*place, *(metric.column for metric in PERPLEXITIES)]
@@ -212,7 +213,7 @@ def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
 
 
 def _find_rows_on_other_texts(a: Runs, b: Runs) -> list[str]:
-    """The rows whose texts are others in B."""
+    """The rows whose texts differ between A and B."""
     runs_a = {run.row: run for run in a if run.line.texts}
     runs_b = {run.row: run for run in b if run.line.texts}
     return [
@@ -225,7 +226,7 @@ def _make_cells(
 ) -> tuple[Cell, ...]:
     """The cells of a row, from the `ends` that both sides have.
 
-    `is_incomparable`: the row is on other texts in B, so nothing of it is compared.
+    `is_incomparable`: the row's texts differ between A and B, so its changes stay empty.
     """
     if ends.empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
@@ -247,7 +248,7 @@ def _make_cells(
 
 
 def list_differences(a: Runs, b: Runs) -> Iterator[str]:
-    """Settings, text, code, packages and hardware that are not the same, in words."""
+    """Say which settings, texts, code, packages and hardware differ."""
     yield from _list_changed_settings(a, b)
     texts_a = _collect_texts(a)
     texts_b = _collect_texts(b)
@@ -267,7 +268,7 @@ def list_differences(a: Runs, b: Runs) -> Iterator[str]:
 
 
 def _list_parts(stages: pd.DataFrame, column: str) -> list[str]:
-    """What a column of `Study.stages` has in any of its stages. Packages are taken one by one."""
+    """The distinct values of a column of `Study.stages`, with each package on its own."""
     values = stages[column]
     if column == "packages":
         values = values.str.split(", ").explode()
@@ -297,14 +298,14 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
 
 
 def _list_settings(run: RunRecords) -> dict[str, Any]:
-    """A run's settings by dotted key, as --set has them."""
+    """A run's settings by dotted key, as --set names them."""
     line = run.line
     options = {line.method: line.options}
     return flatten({"options": options, **line.config})
 
 
 def _list_trial_settings(run: RunRecords) -> dict[str, Any]:
-    """A run's settings less those in which runs of one row may differ."""
+    """A run's settings, without those that may differ between runs of one row."""
     purposes = list_purposes(RunConfig)
     trial = {}
     for key, value in _list_settings(run).items():

@@ -2,8 +2,8 @@
 
 It has intervals of means, one-sided tests, Holm's correction, and power.
 
-Everything rests on Student's t from scipy. docs/statistics.md says why, and shows by simulation how
-often it errs.
+Everything rests on Student's t from scipy. docs/statistics.md explains it, and
+docs/appendix_statistics.md shows by simulation how often it errs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from numpy.typing import ArrayLike
 
 from analysis.metrics import Floats
 
-# the share of reports with a wrong verdict, and of intervals without the mean, that is accepted
+# the accepted share of reports with a wrong verdict, and of intervals that miss the mean
 ERRORS = 0.05
 POWER = 0.8
-# the largest probability with which the difference of two independent runs of the same noise has a
-# given value other than 0; noise of two neighbouring values, with probability 1/2 each, comes to it
-# (Motzkin and Straus 1965)
+# The difference of two independent runs with the same noise has any given value other than 0 with
+# at most this probability. Noise with two neighbouring values, each with probability 1/2, reaches
+# it (Motzkin and Straus 1965).
 SAME_DIFFERENCE = 0.25
-GAUSSIAN = 1e6  # degrees of freedom, from which on Student's t is the normal distribution
-EQUAL = "all equal"  # in the place of an interval, where values have no spread to tell one from
+GAUSSIAN = 1e6  # degrees of freedom with which Student's t is the normal distribution
+EQUAL = "all equal"  # instead of an interval, if values have no spread to compute it from
 
 
 def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
     """The 95% Student t interval, shape (...), of the mean of independent values (n, ...).
 
-    NaN for fewer than two. `shared` is the variance of an error that all values have in common.
-    Degrees of freedom are Satterthwaite's then. Alone they would make the interval of a few values
-    narrower than it is without that error.
+    NaN for fewer than two values. `shared` is the variance of an error that all values have in
+    common. The degrees of freedom are then Satterthwaite's. For few values these may give a
+    narrower interval than without that error, so the wider of the two is returned.
     """
     sample = np.asarray(values, float)
     if len(sample) < 2:
@@ -55,9 +55,9 @@ def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
 
 
 def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0) -> tuple[str, str]:
-    """The mean of values and its interval, which is "" where there is none.
+    """The mean of values and its interval by `compute_interval`, as texts.
 
-    The interval is that of `compute_interval`. Several equal values have EQUAL in its place.
+    The interval is "" if there is none, and EQUAL if several values are equal and `shared` is 0.
     """
     mean = show(float(values.mean()))
     if len(values) > 1 and not shared and np.ptp(values) == 0:
@@ -71,15 +71,15 @@ def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0)
 def estimate_document_variance(
     nats: Floats, tokens: Floats, sources: Sequence[int] | None = None
 ) -> float:
-    """The variance that the choice of documents brings to a text's loss per token.
+    """The variance of a text's loss per token that comes from the choice of its documents.
 
-    It may be the difference of two losses, too. `nats` and `tokens` (documents,). It is the
-    variance of a ratio of sums, linearised (Cochran 1977, section 6.3). A bootstrap over documents
-    comes to the same. NaN for a single document.
+    `nats` and `tokens` have shape (documents,). `nats` may also be the difference of two losses.
+    The estimate is the linearised variance of a ratio of sums (Cochran 1977, section 6.3). A
+    bootstrap over documents gives the same. NaN for a single document.
 
-    `sources`: of each document the number of what it was cut from. Documents that share it, as
-    pieces of a novel do, are drawn together and count as one (Cochran 1977, section 9A.2). Where
-    all share one, they are drawn from it one by one.
+    `sources`: for each document the number of the source that it was cut from. Documents of one
+    source, such as pieces of a novel, are drawn together and count as one (Cochran 1977, section
+    9A.2). If all documents have the same source, each counts on its own.
     """
     if sources is not None and len(set(sources)) > 1:
         nats = np.bincount(sources, nats).astype(float)
@@ -96,13 +96,13 @@ def estimate_document_variance(
 def compute_one_sided_p(excess: Floats, shared: float = 0.0) -> tuple[Floats, Floats]:
     """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0".
 
-    They are of `excess` (seeds, ...) and Student's, but never below SAME_DIFFERENCE to the power of
-    the seeds. Equal differences look certain to Student, though rounded scores or seeds that get
-    stuck make them by chance. Both are 1 for fewer than two seeds, where a value is not finite, and
-    where all values are 0.
+    They come from Student's t test of `excess` (seeds, ...), but are never below SAME_DIFFERENCE to
+    the power of the number of seeds. To Student's test equal differences look certain, though
+    rounded scores or seeds that get stuck produce them by chance. Both p-values are 1 for fewer
+    than two seeds, if a value is not finite, and if all values are 0.
 
-    `shared` is the variance of an error that all seeds have in common, as in `compute_interval`:
-    the two have one standard error and one number of degrees of freedom.
+    `shared` is the variance of an error that all seeds have in common. The standard error and the
+    degrees of freedom are then those of `compute_interval`.
     """
     seeds = len(excess)
     if seeds < 2:
@@ -123,7 +123,7 @@ def compute_one_sided_p(excess: Floats, shared: float = 0.0) -> tuple[Floats, Fl
 
 
 def _compute_tail(t: Floats, freedom: Floats | int) -> Floats:
-    """The probability above t, 1 where there is no t."""
+    """The probability that Student's t is above `t`, 1 if `t` is NaN."""
     return np.where(np.isnan(t), 1.0, scipy.special.stdtr(freedom, -t))
 
 
@@ -136,7 +136,7 @@ def compute_two_sided_p(changes: Floats, shared: float = 0.0) -> float:
 def compute_sameness_p(changes: Floats, bound: float, shared: float = 0.0) -> float:
     """The p-value of "the mean of `changes` (seeds,) lies within plus or minus `bound`".
 
-    It is that of two one-sided tests (Schuirmann 1987): the larger of the two.
+    It is the larger p-value of two one-sided tests (Schuirmann 1987).
     """
     above, _ = compute_one_sided_p(changes + bound, shared)
     _, below = compute_one_sided_p(changes - bound, shared)
@@ -146,8 +146,9 @@ def compute_sameness_p(changes: Floats, bound: float, shared: float = 0.0) -> fl
 def name_change(mean: float, p: float, p_of_sameness: float, within: str) -> str:
     """The verdict on a change: lower, higher, within some bound, or not decided.
 
-    `p` is that of a difference. Both p-values may be corrected. `within` says the bound, as "3%".
-    A small change may be told from 0 and lie within the bound, too: it is lower or higher.
+    `p` is the p-value of a difference, `p_of_sameness` that of a change within the bound. Both may
+    be corrected. `within` names the bound, such as "3%". If both are significant, the verdict is
+    lower or higher.
     """
     if p <= ERRORS:
         return "lower" if mean < 0 else "higher"
@@ -157,9 +158,9 @@ def name_change(mean: float, p: float, p_of_sameness: float, within: str) -> str
 
 
 def compute_p_above(t: Floats, seeds: int) -> Floats:
-    """The p-value of "the mean is above 0" for a t statistic of so many seeds.
+    """The p-value of "the mean is above 0" for a t statistic of this many seeds.
 
-    It is as `compute_one_sided_p` has it.
+    As in `compute_one_sided_p`, it is never below SAME_DIFFERENCE to the power of `seeds`.
     """
     return np.maximum(_compute_tail(t, seeds - 1), SAME_DIFFERENCE**seeds)
 
@@ -167,7 +168,7 @@ def compute_p_above(t: Floats, seeds: int) -> Floats:
 def correct_by_holm(p: Floats) -> Floats:
     """The p-values of tests, shape (tests, ...), corrected for their number (Holm 1979).
 
-    It holds whatever the dependence of the tests.
+    The correction is valid whatever the dependence between tests.
     """
     order = np.argsort(p, axis=0)
     shape = (-1, *[1] * (p.ndim - 1))
@@ -181,16 +182,16 @@ def correct_by_holm(p: Floats) -> Floats:
 
 
 def count_fewest_seeds(tests: int) -> int:
-    """The number of seeds below which none of so many tests can come out significant."""
+    """The fewest seeds with which any of this many tests can be significant."""
     seeds = math.log(ERRORS / tests) / math.log(SAME_DIFFERENCE)
     return max(2, math.ceil(seeds))
 
 
 def find_detectable_mean(sd: float, seeds: int, tests: int, shared: float = 0.0) -> float:
-    """The mean that so many seeds of this standard deviation tell from 0 with probability POWER.
+    """The smallest true mean that a test, one of `tests`, finds significant with probability POWER.
 
-    It is told in one of `tests`. NaN where the seeds cannot tell any. `shared` is as in
-    `compute_one_sided_p`.
+    `sd` is the standard deviation of the seeds. NaN if so few seeds can find no mean significant.
+    `shared` is as in `compute_one_sided_p`.
     """
     if seeds < count_fewest_seeds(tests):
         return math.nan

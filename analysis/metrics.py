@@ -1,4 +1,4 @@
-"""Metrics of a stream of domains, by formula, and the properties of each.
+"""Metrics of a stream of domains: their formulas and their properties.
 
 AP itself is in `benchmark.metrics`.
 
@@ -26,9 +26,9 @@ class Metric:
     name: str
     column: str = ""  # of a study's evaluations
     lower: bool = False  # whether the lower is better
-    ratio: bool = False  # whether the ratio of two values counts, or their difference
+    ratio: bool = False  # whether a change is a ratio of two values, or else a difference
     unit: str = ""  # of a change
-    digits: int = 2  # of a change; a value has those of its table
+    digits: int = 2  # decimals of a change (a table sets those of a value)
     axis: str = "linear"
 
     def measure_change(self, value: Floats, reference: Floats) -> Floats:
@@ -38,7 +38,7 @@ class Metric:
         return value - reference
 
     def to_change(self, amount: float) -> float:
-        """An amount as a claim says it on the scale of `measure_change`.
+        """Convert an amount in a claim to the scale of `measure_change`.
 
         A claim says 0.05 for 5%, or 2 for two points.
         """
@@ -63,10 +63,10 @@ METRICS = {
         *PERPLEXITIES,
         Metric("area", lower=True, ratio=True, unit="%", digits=1),  # under the curve of AP
         Metric("score", unit=" pt"),
-        Metric("positive", unit="%"),  # products of A-GEM's gradients
+        Metric("positive", unit="%"),  # share of A-GEM's steps without conflicting gradients
         Metric("ARS"),
         Metric("fall"),  # of ARS
-        Metric("attention"),  # of heads as their own ancestor, above that as others
+        Metric("attention"),  # how much more heads attend like their ancestor than like others
     )
 }
 
@@ -74,8 +74,8 @@ METRICS = {
 def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
     """AP+: mean rise of earlier domains' perplexity since their stage ended (ELLE).
 
-    It is NaN in the first stage. Of log perplexities it is in nats, and one badly forgotten domain
-    does not outweigh all others.
+    NaN in the first stage. From log perplexities it is in nats, and one badly forgotten domain does
+    not outweigh all others.
     """
     values = np.asarray(perplexity, float)
     starts = np.asarray(finished, float)
@@ -90,10 +90,10 @@ def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLik
 def compute_forgetting(matrix: ArrayLike) -> float:
     """Mean rise, in nats, of the earlier domains' losses over the best that any earlier model had.
 
-    `matrix[s, i]` (D, D): perplexity on domain i after stage s; NaN where none was measured. It is
-    the forgetting of Chaudhry et al. 2018 (Riemannian walk) for losses, which fall: log
-    `matrix[-1, i]` minus the least of log `matrix[:-1, i]`, mean over domains 0..D-2. It is
-    negative where the last stage helped earlier domains. NaN for a single domain.
+    `matrix[s, i]` (D, D): perplexity on domain i after stage s, NaN if not measured. It is the
+    forgetting of Chaudhry et al. 2018 (Riemannian walk) for losses, which fall: log `matrix[-1, i]`
+    minus the least of log `matrix[:-1, i]`, mean over domains 0..D-2. It is negative if the last
+    stage helped earlier domains. NaN for a single domain.
     """
     values = np.log(np.asarray(matrix, float))
     if len(values) < 2:
@@ -121,12 +121,12 @@ TIMES = ("Backward", "Same time", "Forward")
 
 
 def average_over_time(matrix: ArrayLike) -> dict[str, float]:
-    """Perplexities of a stream in time: of periods before the one just learned, of it, after it.
+    """For streams in time, mean perplexity on periods before, at and after the one just learned.
 
-    They are averages, by TIMES, of what stands below, on and above the diagonal of a matrix:
-    `matrix[s, i]` (D, D) is the perplexity on period i after stage s. They are those of TiC-LM (Li
-    et al. 2025, arXiv 2504.02107), who average log perplexity; these are its exponential, a
-    geometric mean, as AP is. NaN where a measurement is missing, or nothing stands there.
+    By the names in TIMES, these are means over the entries below, on and above the diagonal of
+    `matrix` (D, D): `matrix[s, i]` is the perplexity on period i after stage s. TiC-LM (Li et al.
+    2025, arXiv 2504.02107) averages log perplexities. Ours are the exponentials of its averages,
+    geometric means like AP. NaN if a measurement is missing, or if there are no such entries.
     """
     values = np.log(np.asarray(matrix, float))
     stages, periods = np.indices(values.shape)

@@ -1,6 +1,6 @@
 """The scorecard: each of the paper's claims with its verdict on a study's runs.
 
-Below it stands how far the order of the methods is the paper's.
+A note below it says how close the order of the methods is to the paper's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS = (
     "Decidable from",
     "Paper",
 )
-Judged = Sequence[tuple[str, Verdict]]  # each with its suite
+Judged = Sequence[tuple[str, Verdict]]  # pairs of a suite and a verdict
 Numbers = Mapping[str, Measurements]  # by suite, or by table of the paper
 Load = Callable[[str], Exhibit]  # gives the paper's tables by name
 
@@ -50,8 +50,7 @@ Load = Callable[[str], Exhibit]  # gives the paper's tables by name
 def build_scorecard(study: Study, load: Load) -> Table:
     """Verdicts on all claims about rows that the study has.
 
-    A block is a topic, of one suite where there are several. `load` gives the paper's tables by
-    name.
+    Each topic of each suite has a block. `load` gives the paper's tables by name.
     """
     papers = {part.suite: _convert_papers(part, load) for part in study.parts}
     numbers = {part.suite: collect_measurements(part) for part in study.parts}
@@ -87,7 +86,7 @@ def build_scorecard(study: Study, load: Load) -> Table:
 
 
 def _judge(numbers: Numbers, papers: Mapping[str, Numbers]) -> Judged:
-    """The verdicts on all claims that suites have anything of."""
+    """The verdicts on all claims for which a suite has a measured comparison."""
     suites = []
     compared = []
     for suite, measured in numbers.items():
@@ -102,7 +101,7 @@ def _judge(numbers: Numbers, papers: Mapping[str, Numbers]) -> Judged:
 
 
 def _make_undecided_block(claims: int, seeds: int) -> Block:
-    """The block in the place of all claims where none can be decided: a row that says so."""
+    """The block in place of all claims if none can be decided: a row that says so."""
     label = "No seed has finished two rows that a claim is about."
     if claims:
         present = "one seed" if seeds == 1 else f"{seeds} seeds"
@@ -116,7 +115,7 @@ def _make_undecided_block(claims: int, seeds: int) -> Block:
 
 
 def _list_blocks(study: Study, numbers: Numbers, judged: Judged) -> Iterator[Block]:
-    """The verdicts of each suite, a block a topic."""
+    """The verdicts of each suite, a block per topic."""
     topics = dict.fromkeys(claim.topic for claim in CLAIMS)
     for part in study.parts:
         place = ""
@@ -181,7 +180,7 @@ def _format_p(p: float) -> str:
 
 
 def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
-    """Notes on how the card decides, and what claims on the best row are about."""
+    """Notes on how the scorecard decides, and with which rows claims on the best row compare."""
     claims = len(judged)
     stages = (stage for measured in numbers.values() for stage in measured.stages[1:])
     rules = [
@@ -209,7 +208,7 @@ def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
 
 
 def _compare_orders(numbers: Measurements, papers: Numbers) -> list[str]:
-    """How far the order of methods is the paper's, by AP and by downstream score."""
+    """How close the order of methods is to the paper's, by AP and by downstream score."""
     ap = _compare_order(numbers, papers["main_pretraining"], "AP", "", "final AP")
     scores = papers["main_downstream"]
     return ap + _compare_order(numbers, scores, "score", AVERAGE, "final average score")
@@ -220,7 +219,7 @@ def _compare_order(
 ) -> list[str]:
     """Kendall's tau between our order of the paper's methods and the printed one.
 
-    There is nothing for less than three methods.
+    Empty for fewer than three methods, or if no seed has all that are measured.
     """
     measured = {}
     printed = {}
@@ -230,7 +229,7 @@ def _compare_order(
         paper_values = paper.get(Key(metric, slug, paper.last, column))
         if values and paper_values:
             measured[row] = values
-            printed[row] = paper_values[0]  # the paper's only one
+            printed[row] = paper_values[0]  # the paper's only seed
     seeds = pd.DataFrame(measured).dropna()
     if len(measured) < 3 or seeds.empty:
         return []
@@ -247,7 +246,7 @@ def _compare_order(
 
 
 def _convert_papers(part: Study, load: Load) -> dict[str, Measurements]:
-    """The printed numbers to hold a suite against, by table."""
+    """The printed numbers to compare a suite with, by table."""
     papers = {}
     for table in dict.fromkeys(claim.table for claim in CLAIMS):
         exhibit, block = _find_block(part, load, table)
@@ -255,7 +254,7 @@ def _convert_papers(part: Study, load: Load) -> dict[str, Measurements]:
     return papers
 
 
-# by the paper's main table: that of its suites with other budgets
+# by the paper's main table, the table of its suites with other budgets
 OF_OTHER_BUDGETS = {
     "main_pretraining": "budgets_pretraining",
     "main_downstream": "budgets_downstream",
@@ -263,9 +262,10 @@ OF_OTHER_BUDGETS = {
 
 
 def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
-    """The table's printed block of a suite, else the first of its architecture.
+    """The table, and its printed block with which to compare a suite.
 
-    The paper's findings are of these. Its suites of other budgets have a table of their own.
+    It is the suite's own block, else the first of its architecture, because the paper's findings
+    are about these. The paper's suites of other budgets have a table of their own.
     """
     own_block = part.printed.get(part.suite, part.suite)
     exhibit = load(table)

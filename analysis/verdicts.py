@@ -1,11 +1,11 @@
-"""Holds claims against measurements: held, not held, or not decidable.
+"""Judges claims by measurements: held, not held, or not decidable.
 
-A claim is a set of comparisons of two rows, each paired by pre-training seed. It is held when every
-comparison is significantly on the claim's side of its bound (an intersection-union test, which
-needs no correction), not held when at least one is significantly on the other side (corrected for
-the claim's comparisons, by Bonferroni, which is Holm's first step and all that "at least one"
-needs), else not decidable. Both directions of all claims of a scorecard are then corrected
-together, by Holm, so that a scorecard has a wrong verdict in at most 5% of cases.
+A claim is a set of comparisons of two rows, each paired by pre-training seed. It is held if every
+comparison is significantly on the claim's side of its bound. This intersection-union test needs no
+correction. It is not held if at least one comparison is significantly on the other side. This is
+corrected for the claim's comparisons by Bonferroni, which is Holm's first step and all that "at
+least one" needs. Else the claim is not decidable. Both directions of all claims of a scorecard are
+then corrected together, by Holm, so that a scorecard has a wrong verdict in at most 5% of cases.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ State = Literal["held", "not held", "not decidable"]
 class Comparison:
     """A claim's `row` against `other` after one stage (from 0).
 
-    `column` is a task's domain, of a claim about scores. `changes` (seeds,) is what the row makes
-    of the other's value, and `excess` (bounds, seeds) how far that is on the claim's side of its
-    bounds. A claim of sameness has two bounds. Both are empty where nothing is measured.
+    `column`: the domain of the task, for a claim about scores. `changes` (seeds,): the change from
+    the other row's value to the row's. `excess` (bounds, seeds): how far this change is on the
+    claim's side of each bound. A claim of sameness has two bounds. Both arrays are empty if nothing
+    is measured.
     """
 
     row: str
@@ -52,7 +53,7 @@ class Comparison:
     column: str
     changes: Floats
     excess: Floats
-    # of the mean change, by the choice of the validation text's documents
+    # of the mean change, from the choice of validation documents
     text_variance: float = 0.0
     has_diverged: bool = False  # some value is infinite
 
@@ -70,7 +71,7 @@ class Comparison:
     def margin(self) -> Floats:
         """The distance of each seed from the bound that is nearest on average, shape (seeds,).
 
-        It is measured on the claim's side.
+        It is positive on the claim's side of the bound.
         """
         nearest = np.argmin(self.excess.mean(axis=1))
         return self.excess[int(nearest)]
@@ -78,10 +79,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its comparisons, their state together, and the corrected p-value of that state.
+    """A claim, its comparisons, the state that follows from them, and its corrected p-value.
 
-    `tests` is what p was corrected for, `printed` holds the same comparisons in the paper's
-    numbers.
+    `p` is the smaller p-value, of "held" or "not held", `tests` the number of tests for which it
+    was corrected. `printed` has the same comparisons in the paper's numbers.
     """
 
     claim: Claim
@@ -93,7 +94,7 @@ class Verdict:
 
     @property
     def seeds(self) -> int:
-        """The seeds of the comparison that has most."""
+        """The number of seeds of the comparison that has most."""
         return max(len(comparison.changes) for comparison in self.comparisons)
 
     @property
@@ -103,7 +104,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """Why it is not decidable, where that is not because the seeds differ too much."""
+        """Why the claim is not decidable, "" if it is decided or its seeds just differ too much."""
         if self.state != "not decidable":
             return ""
         missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
@@ -131,10 +132,10 @@ class Verdict:
 
     @property
     def decidable_from(self) -> float:
-        """The smallest true distance from the bound that these seeds would mostly have decided.
+        """The smallest true distance from the bound that these seeds would decide in 80% of cases.
 
-        They would have done so in four of five cases. It is that of the weakest comparison alone,
-        on the side of the bound on which it is. NaN where they decided, or could not.
+        It is for the weakest comparison only, on its own side of the bound. NaN if the seeds
+        decided, or could not decide.
         """
         if self.state != "not decidable" or self.reason or self.seeds < 2:
             return math.nan
@@ -146,9 +147,9 @@ class Verdict:
 
     @property
     def _tests_of_the_weakest(self) -> int:
-        """The tests that its p is corrected for.
+        """The number of tests for which the p-value of the weakest comparison is corrected.
 
-        One of many may refute a claim by chance, but all must hold it.
+        It is larger for refuting: one of many may refute a claim by chance, but all must hold it.
         """
         if self.weakest.margin.mean() < 0:
             return self.tests * sum(len(comparison.excess) for comparison in self.comparisons)
@@ -163,7 +164,7 @@ def _list_rows(comparisons: Sequence[Comparison]) -> dict[str, None]:
 def find_weakest(comparisons: Sequence[Comparison]) -> Comparison:
     """The measured comparison that is least on the claim's side.
 
-    It has the largest p-value, and of those the smallest mean. Where none is measured it is the
+    It has the largest p-value and, among ties, the smallest mean. If none is measured, it is the
     first.
     """
     measured = [comparison for comparison in comparisons if comparison.changes.size]
@@ -178,7 +179,7 @@ def _rank_weakness(comparison: Comparison) -> tuple[float, float]:
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have.
 
-    There are none where no seed has two of its rows.
+    Empty if no comparison has such a seed.
     """
     stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
     columns = [""]
@@ -266,7 +267,7 @@ def judge(claims: Sequence[Compared]) -> list[Verdict]:
 def combine_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tuple[Floats, Floats]:
     """The p-values of "held" and of "not held" from those of the comparisons.
 
-    Their shape is (comparisons, 2, ...).
+    The input has the shape (comparisons, 2, ...).
     """
     p = np.asarray(comparisons, float)
     p_of_held = p[:, 0].max(axis=0)
@@ -287,14 +288,14 @@ class Key(NamedTuple):
 class Measurements:
     """The values of one suite (or of one printed block), by seed.
 
-    The paper's have the single seed 0. `stages` are the names of the stages, `tasks` the titles of
-    the domains' tasks, by the domain's name.
+    Printed values have the single seed 0. `stages` are the names of the stages, `tasks` the titles
+    of the domains' tasks, by the domain's name.
     """
 
     stages: Sequence[str]
     tasks: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
-    # as Study's
+    # see Study
     compute_text_variance: Callable[[str, str, int], float] = lambda row, other, stage: 0.0
 
     @property
@@ -312,7 +313,7 @@ class Measurements:
 
 
 def collect_measurements(part: Study) -> Measurements:
-    """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
+    """All numbers of a suite's runs, but no perplexities on other texts than most rows have."""
     numbers = Measurements(part.stage_titles, part.tasks)
     numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
     ends = part.ends[~part.ends["row"].isin(part.apart)]
@@ -354,10 +355,10 @@ def convert_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
 
 
 def _put_scores(numbers: Measurements, part: Study) -> None:
-    """Mean over fine-tuning seeds in percent, and the average of all tasks.
+    """Put scores in percent, as means over fine-tuning seeds, and the average of all tasks.
 
-    Those of each prompt stand under a row of its own. No linear probes: the paper fine-tunes, and
-    its claims are of that.
+    Each prompt's scores get a row of their own. Linear probes are left out, because the paper
+    fine-tunes and its claims are about that.
     """
     scores = part.scores[part.scores["protocol"] == "finetune"]
     final = scores[scores["stage"] == numbers.last]
@@ -393,9 +394,9 @@ def _put_failures(numbers: Measurements, part: Study) -> None:
 
 
 def _put_products(numbers: Measurements, part: Study) -> None:
-    """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent.
+    """Put the percentage of A-GEM's steps whose gradient did not conflict with the memory's.
 
-    It is that of all stages.
+    It is over all stages.
     """
     for run in part.runs:
         phases: dict[tuple[int, str], tuple[float, float]] = {}
@@ -403,7 +404,7 @@ def _put_products(numbers: Measurements, part: Study) -> None:
             for line in select_kind(stage, MetricsLine):
                 share = line.values.get("conflicts")
                 if share is not None:
-                    # of a method that counts conflicts, but not the steps that had a memory, all
+                    # if a method counts conflicts, but not the steps that had a memory, all its
                     # steps count
                     steps = line.values.get("steps") or line.step
                     phases[index, line.phase] = (steps, steps * share)
@@ -414,15 +415,15 @@ def _put_products(numbers: Measurements, part: Study) -> None:
 
 
 def _put_similarities(numbers: Measurements, part: Study) -> None:
-    """ARS, its fall a stage, and the attention of heads as their ancestors.
+    """Put ARS, its fall per stage, and the attention of heads in relation to their ancestors.
 
-    The fall is by least squares. The attention is how much more a head attends as its ancestor than
-    as others.
+    The fall is by least squares. The attention is how much more similar heads are to their own
+    ancestors than to others.
     """
     ars = part.similarities.dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         numbers.put("ARS", row, stage, seed, value)
-    # of runs that have it after each stage; a line a stage, a column a run
+    # of runs that have ARS after each stage, with a line per stage and a column per run
     pivot = ars.astype({"ars": float}).pivot_table("ars", "stage", ["row", "seed"])
     complete = pivot.dropna(axis=1)
     if complete.size and len(complete) == numbers.last > 1:
