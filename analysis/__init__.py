@@ -1,4 +1,4 @@
-"""From records to numbers, tables, figures, verdicts and the report page.
+"""Turns records into numbers, tables, figures, verdicts and the report page.
 
-Nothing here trains (or imports torch).
+Nothing here trains. Only `model_similarity` imports torch.
 """

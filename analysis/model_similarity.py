@@ -1,39 +1,39 @@
-"""The likeness of the models of a stream: of their predictions, and of what their heads attend to.
+"""How similar the models of a stream are: their predictions, and what their heads attend to.
 
 Average representational similarity of a stream of models (ARS; the paper's appendix,
 fig:similarity).
 
     ARS_j = -1 / ((j - 1) n) sum_{i<j} sum_{k<=n} KL(p_k^i || p_k^j)
 
-It is in nats; the nearer to 0, the more alike.
+It is in nats. The nearer to 0, the more similar.
 
-p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. What the paper
-leaves open:
+p_k^i is the prediction of M_i's LM head at the k-th of n positions of D_j's text. The paper leaves
+some choices open. Ours are:
 
-- Text. It samples masks "from the raw corpus D_j"; we take rows spread evenly over D_j's validation
-  text. M_j is sharper on text that it was trained on, the more often it saw it, and that differs
-  between methods under one wall time. Validation text also has one set of masks, so all models,
-  methods and seeds are compared at the same positions.
+- Text. The paper samples masks "from the raw corpus D_j". We take rows spread evenly over D_j's
+  validation text. The more often M_j saw its training text, the sharper it is there, and this
+  differs between methods under one wall time. Validation text also has one set of masks, so all
+  models, methods and seeds are compared at the same positions.
 - Positions. BERT: those that hold <mask> (80% of the predicted ones). GPT: every text token.
-- Prompts, columns and adapters. Each model reads D_j as evaluation does: M_j with those of D_j, its
-  ancestors, which have none for D_j, with their newest. So M_i's predictions are those whose
-  perplexity its records hold.
-- Ancestors that were not trained (From scratch leaves all stages but the last out) have no ARS: a
-  reason stands for it.
+- Prompts, columns and adapters. Each model reads D_j as in evaluation: M_j with those of D_j, its
+  ancestors, which have none for D_j, with their newest. So M_i's records hold the perplexity of
+  these predictions.
+- Untrained models. If M_j or an ancestor was not trained (From scratch trains only the last stage),
+  the record has a reason instead of ARS.
 
-Do the heads of a grown model attend as the heads they came from (the paper's fig:attn_similar)?
+Do the heads of a grown model attend like the heads they came from (the paper's fig:attn_similar)?
 
 All models of a stream read the same text: rows of the first domain's validation text, which all of
-them have learned, with its prompt and masked as evaluation does. Which head came from which is what
-each growth says in its record (`head_sources`); where nothing grew a head is its own. AKI's record
-names the layer in which a new head stands, though its weights are those of the layer above.
+them have learned, with its prompt and masked as in evaluation. The record of each growth says which
+head came from which (`head_sources`). Without growth, each head came from itself. For a new head,
+AKI's record names the layer that the head is in, though its weights are those of the layer above.
 
-Two heads are as alike as their attention is on average over rows and queries: 1 minus the
-Jensen-Shannon divergence in bits of the two distributions over keys, so 1 for the same attention
-and 0 where none is shared. A head is compared with its own ancestor, and with every other head of
-that ancestor's model: the mean of these is what a random head would give.
+The similarity of two heads is 1 minus the Jensen-Shannon divergence, in bits, of their
+distributions over keys, as a mean over rows and queries. It is 1 for the same attention and 0 if no
+attention is shared. A head is compared with its own ancestor, and with every other head of that
+ancestor's model: the mean over these is what a random head would give.
 
-Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a row as the network
+Shapes: H heads of all layers, counted layer by layer, B rows, T positions of a row as the network
 sees it.
 """
 
@@ -77,20 +77,19 @@ from benchmark.training.learner import Batch
 from benchmark.training.run import make_stream
 from benchmark.training.stream import Stream, count_predictions
 
-# of D_j's validation text: about 2,000 positions in BERT's rows of 512 tokens and in the demo's of
-# 64, where it is within 2% of the ARS over eight times as many, and off the same way for all
-# methods
+# Rows of D_j's validation text. They have about 2,000 positions, in BERT's rows of 512 tokens and
+# in the demo's of 64. ARS is then within 2% of ARS over eight times as many rows, and errs in the
+# same direction for all methods.
 ROWS = 32
-FORMAT = 2  # raised when the same settings come to mean another computation
-# of each row at most: over the 512 of a whole row attention thins out, and memory grows with the
-# square
+FORMAT = 2  # raise it when the same settings mean another computation
+# The most tokens of a row: over all 512, attention is too thin, and memory grows with the square.
 TOKENS = 64
 LINEAGES = 6  # that the figure shows
-SHOWN = 24  # columns and queries of their maps
+SHOWN = 24  # queries and keys of their maps
 
 
 def measure_similarity(config: RunConfig, store: Store) -> None:
-    """Record the ARS of a run's finished stages from the second on, where that is not recorded."""
+    """Record the ARS of a run's finished stages from the second on, unless it is recorded."""
     settings = {"format": FORMAT, "rows": ROWS}
     domains = range(len(config.domains))
     record_measurement(config, store, "similarity", settings, _compute_similarity, domains, first=1)
@@ -122,7 +121,7 @@ def compute_divergences(
             positions = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
         last = _predict(newest, batch, positions)
         for i, ancestor in enumerate(ancestors):
-            # the ancestor's predictions have no name, so that memory holds those of one ancestor
+            # no variable keeps the ancestor's predictions, so memory holds only one ancestor's
             kl = F.kl_div(
                 last, _predict(ancestor, batch, positions), reduction="none", log_target=True
             )
@@ -140,7 +139,7 @@ def _predict(model: LanguageModel, batch: Batch, selection: Tensor) -> Tensor:
 
 
 def measure_attention(config: RunConfig, store: Store) -> None:
-    """Record the attention of the models of a run's finished stages, where that is not recorded."""
+    """Record the attention of the models of a run's finished stages, unless it is recorded."""
     settings = {
         "format": FORMAT,
         "rows": ROWS,
@@ -148,7 +147,7 @@ def measure_attention(config: RunConfig, store: Store) -> None:
         "lineages": LINEAGES,
         "shown": SHOWN,
     }
-    maps: list[Tensor] = []  # of each model
+    maps: list[Tensor] = []  # attention of each model so far
 
     def compute(models: RunModels, index: int) -> AttentionLine:
         reason = _find_reason_against(models, index)
@@ -178,7 +177,7 @@ def measure_attention(config: RunConfig, store: Store) -> None:
 
 
 def _find_reason_against(models: RunModels, index: int) -> str:
-    """Why the heads of a stage's model and its ancestors do not compare; "" where they do."""
+    """Why the heads of a stage's model and its ancestors cannot be compared, "" if they can."""
     untrained = models.name_untrained(index)
     if untrained:
         return untrained
@@ -210,8 +209,8 @@ def _read_parents(models: RunModels, index: int) -> list[int]:
 def compute_attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
     """Attention weights (H, B, T, T), queries before keys.
 
-    Tokens are (B, 1+N) and domains (B,), as `hidden` takes them. The model is a plain one, whose
-    network is called as transformers does: only so are the weights put out, and GPT's masked.
+    `tokens` (B, 1+N) and `domains` (B,) are as `hidden` takes them. The model is a plain one. Its
+    network is called as transformers calls it: only then does it return weights and mask GPT's.
     """
     model.network.set_attn_implementation("eager")
     with evaluating(model):
@@ -225,17 +224,17 @@ def find_parents(
 ) -> list[int]:
     """Return which head each head of a grown model came from (GrowthRecord).
 
-    The heads are of a model with `heads` heads a layer.
+    `heads` is the number of heads per layer in the model before growth.
     """
     pairs = zip(layer_sources, head_sources, strict=True)
     return [layer * heads + head for layer, sources in pairs for head in sources]
 
 
 def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
-    """How alike each head of one model attends to each head of another (H1, H2).
+    """The similarity (H1, H2) of the attention of each head of one model and each head of another.
 
-    It is 1 less the Jensen-Shannon divergence of their attention, over the most that it can be.
-    The attention is (H1, B, T, T) and (H2, B, T, T).
+    It is 1 minus the Jensen-Shannon divergence over its maximum. `last` is (H1, B, T, T) and
+    `earlier` (H2, B, T, T).
     """
     last_entropies = torch.special.entr(last).flatten(1).sum(1)
     earlier_entropies = torch.special.entr(earlier).flatten(1).sum(1)
@@ -254,8 +253,8 @@ def compare_with_ancestors(
     """The mean similarity of the last model's heads to heads of each earlier model.
 
     The first list compares each head with its ancestor, the second with all other heads. An entry
-    of the second is None where the earlier model has one head. `parents[i][head]` is the head of
-    model i from which `head` of model i + 1 came.
+    of the second is None if the earlier model has one head. `parents[i][head]` is the head of model
+    i from which `head` of model i + 1 came.
     """
     to_ancestors: list[float] = []
     to_rest: list[float | None] = []
@@ -273,8 +272,8 @@ def compare_with_ancestors(
 def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
     """Heads of the last model that the figure shows.
 
-    They are the latest descendants of some of the first model's `heads`. The latest is the one with
-    the highest number: a copy, where there are any.
+    They are descendants of some of the first model's `heads`. Of several descendants, the one with
+    the highest number is taken: a copy, if there are any.
     """
     count = min(LINEAGES, heads)
     gaps = max(1, count - 1)
@@ -289,10 +288,10 @@ def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
 
 
 class RunModels:
-    """The models that the stages of a run ended with, on the GPU where there is one.
+    """The models after the finished stages of a run, on the GPU if there is one.
 
-    Each is loaded once. `keys` are those of its finished stages, from the first on. `texts` are the
-    keys of the validation texts that its perplexities are of, by name.
+    Each is loaded once. `keys` are the keys of these stages, from the first on. `texts` are, by
+    name, the keys of the validation texts on which the run's perplexities were measured.
     """
 
     def __init__(self, config: RunConfig, store: Store) -> None:
@@ -320,7 +319,7 @@ class RunModels:
         return [self.load_after(index) for index in range(last + 1)]
 
     def name_untrained(self, last: int) -> str:
-        """The models up to that stage's that are not trained, in words.
+        """Say which models up to that stage were not trained, "" if all were.
 
         A method may leave early stages out.
         """
@@ -332,15 +331,14 @@ class RunModels:
         return f"{', '.join(missing)} not trained" if missing else ""
 
     def read_growth(self, index: int) -> GrowthRecord | None:
-        """The record of the stage's growth; None where nothing grew."""
+        """The record of the stage's growth, None if nothing grew."""
         return select_kind(self.read_lines(index), StageDone)[-1].growth
 
 
 def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:
     """`rows` rows spread evenly over a domain's validation text, in batches of `at_once`.
 
-    They are all rows where there are fewer. They are the same rows and masks for every model,
-    method and seed.
+    All its rows if there are fewer. Rows and masks are the same for every model, method and seed.
     """
     total = stream.valid_blocks[domain]
     count = min(rows, total)
@@ -357,11 +355,11 @@ def record_measurement(
     domains: Sequence[int],
     first: int = 0,
 ) -> None:
-    """Append what `compute` says of the models of a run's finished stages from `first` on.
+    """Record what `compute` says of the models of a run's finished stages from `first` on.
 
-    A stage that has its record is left out. A stage's key stands for all of its ancestors, so key,
-    settings and validation text name a record. `domains` has by stage the one whose text is read.
-    Whoever wants the same at the same time waits and finds it.
+    A stage that has its record is skipped. A stage's key stands for all of its ancestors, so kind,
+    key, settings and validation text identify a record. `domains` has, by stage, the index of the
+    domain whose text is read. A process that wants the same record meanwhile waits and finds it.
     """
     models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
@@ -379,5 +377,5 @@ def record_measurement(
             records.append(path, structs.replace(line, key=key, text=text))
 
 
-# by the kind of their lines, which entries of `paper_tables/` name
+# by the kind of their lines, as `MEASURE` in `paper_tables/` names it
 MEASURES = {"similarity": measure_similarity, "attention": measure_attention}

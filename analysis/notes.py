@@ -22,20 +22,20 @@ from benchmark.settings.optimizers import OPTIMIZERS
 from benchmark.settings.suite import Training, describe_passes
 from benchmark.settings.units import UNITS
 
-TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
-NAMED = 6  # rows in a note, of which some tables have many
+TOLERANCE = 0.02  # of the budget: one step too many at the end of a stage is not unfair
+NAMED = 6  # rows in a note at most, because some tables have many
 
 
 def collect_notes(study: Study) -> list[str]:
-    """The footnotes on a study's runs; none where all is equal and nothing failed.
+    """The footnotes on a study's runs, none if all is equal and nothing failed.
 
-    `note_times` has what tables of costs and perplexities say besides.
+    Tables of costs and perplexities also have those of `note_times`.
     """
     return note_suites(study, _collect_suite_notes)
 
 
 def note_suites(study: Study, note: Callable[[Study], Iterable[str]]) -> list[str]:
-    """The notes on each suite, which several begin with its name."""
+    """The notes on each suite, which begin with its name if there are several suites."""
     lines = []
     for part in study.parts:
         where = f"{part.suite}: " if study.parts[1:] else ""
@@ -101,7 +101,7 @@ def warn_of_baselines(study: Study) -> list[str]:
 
 
 def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that stand with each sentence, each once, in their order."""
+    """The names that belong to each sentence, each once, in their order."""
     groups: dict[str, dict[str, None]] = {}
     for sentence, name in pairs:
         groups.setdefault(sentence, {})[name] = None
@@ -111,9 +111,9 @@ def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def _describe_rows_behind(
     models: pd.DataFrame, baseline: pd.Series, titles: Mapping[str, str]
 ) -> list[str]:
-    """The rows that score no higher than a baseline: first the tasks on which all do, then others.
+    """The rows that score no higher than a baseline, by task, first the tasks on which all rows do.
 
-    `models` has a line a row and a column a task.
+    `models` has a line per row and a column per task.
     """
     pairs = []
     for task, title in titles.items():
@@ -127,21 +127,18 @@ def _describe_rows_behind(
 
 
 def spends_seconds(part: Study) -> bool:
-    """Whether results hang on wall time, which other programs lengthen."""
+    """Whether results depend on wall time, which other programs lengthen."""
     return any(UNITS[unit].is_wall_time for unit in part.stages["unit"].unique())
 
 
 def note_passes(runs: Sequence[RunRecords]) -> list[str]:
-    """Notes on how often the finished stages of runs read their domains.
-
-    They also say how much of these the memory holds.
-    """
+    """Notes on how often stages read their domains, and how much of a domain the memory holds."""
     times = defaultdict[str, list[float]](list)
     held = defaultdict[str, list[float]](list)
     for run in runs:
         config = run.line.config
         memory = config.get("data", {}).get("memory_tokens", 0)
-        share = 1 - (config.get("replay") or {}).get("share", 0)  # of a batch, for stages' domains
+        share = 1 - (config.get("replay") or {}).get("share", 0)  # of a batch: the stage's domain
         for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
             tokens = find_header(stage).data.get(domain.name, {}).get("tokens")
             if not tokens:
@@ -157,7 +154,7 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
-    """Notes on how `run_all.py tune` chose the options of a suite's rows, where it did."""
+    """Notes on how `run_all.py tune` chose the options of a suite's rows, if it did."""
     pairs = []
     for run in runs:
         way = run.line.config.get("tuned")
@@ -189,9 +186,9 @@ def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
 def note_times(
     study: Study, note_untimed: Callable[[Study], Sequence[str]] = lambda part: ()
 ) -> list[str]:
-    """A note for each suite on whose seconds its budgets are, where runs took others.
+    """For each suite, a note if its budgets are in seconds of the reference machine.
 
-    It goes on with what `note_untimed` says of runs that wall times leave out.
+    It also has what `note_untimed` says of runs that wall times leave out.
     """
 
     def note(part: Study) -> Iterator[str]:
@@ -273,27 +270,27 @@ def note_unequal_texts(part: Study) -> list[str]:
 
 
 def note_differences(stages: pd.DataFrame, title: str, column: str) -> list[str]:
-    """The rows by their value in a column, where any of them differs."""
+    """The rows by their value in a column, if there is more than one value."""
     groups = group_names(zip(stages[column], stages["row"], strict=True))
     parts = [f"{value} ({_shorten(rows)})" for value, rows in groups.items()]
     return [f"{title}: {_shorten(parts, '; ', 'states')}."] if parts[1:] else []
 
 
 def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
-    """Rows whose models are told at evaluation which domain a text is of, where others are not."""
+    """Rows whose models are told at evaluation which domain a text belongs to."""
     return _list_rows(
         ("Told each text's domain at evaluation", run.row) for run in runs if run.reads_domain
     )
 
 
 def _list_rows(pairs: Iterable[tuple[str, str]], end: str = "") -> list[str]:
-    """A note for each sentence, with the rows that it is true of, and how it ends."""
+    """A note for each sentence, with the rows for which it is true, followed by `end`."""
     return [f"{sentence}: {', '.join(rows)}.{end}" for sentence, rows in group_names(pairs).items()]
 
 
 def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
     """What the optimizers of runs remark on their settings, and the rows with these settings."""
-    # older records do not name newer settings, whose defaults are what was before
+    # older records lack newer settings, whose defaults keep the earlier behaviour
     defaults = Training().model_dump(mode="json")
     pairs = []
     for run in runs:
@@ -311,7 +308,7 @@ def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_kept_copies(part: Study) -> list[str]:
-    """How much of what the numbers are of stands in training text, where near copies are kept."""
+    """How many validation documents and test examples have kept near copies in training text."""
     documents = count_copies(part)
     examples = count_leaks(part)
     if documents + examples == 0:
@@ -323,7 +320,7 @@ def note_kept_copies(part: Study) -> list[str]:
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
-    """Rows with stages that their methods trained with other code than today's.
+    """Rows with stages that were trained with other code of their method than today's.
 
     The code was of the same version or of an earlier one.
     """
@@ -335,10 +332,10 @@ def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_edited_code(stages: pd.DataFrame) -> list[str]:
-    """The states of the project's code that trained the stages, where they are several.
+    """The states of the project's code that trained the stages, if there are several.
 
-    Of what is recorded the hash of the sources counts, if there is one: commits may differ in
-    other files.
+    If a record has a hash of the sources, only that counts, because commits may differ in other
+    files.
     """
     states = stages["code"].map(lambda code: code.rpartition("+")[2])
     title = "The code that trains was edited in between"

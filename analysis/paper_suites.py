@@ -1,6 +1,6 @@
 """What the paper's suites train, and which rows of a report train the same.
 
-A number of the paper's stands only beside a row that does. The suites in `benchmark/suites/` say
+Only beside such a row do tables show a number of the paper. The suites in `benchmark/suites/` say
 what the paper trained.
 """
 
@@ -18,13 +18,13 @@ from benchmark.settings.load import expand, load_suite
 from benchmark.settings.names import list_suite_names, make_slug
 from benchmark.settings.suite import Model, Suite
 
-GROWING = "elle"  # the method that the ladders are of, and the paper's row
-TOLD = ("budget.unit", "budget.amount", "data.memory_tokens")  # beside numbers, where they differ
+GROWING = "elle"  # the method that grows by the ladders, and the slug of its row
+TOLD = ("budget.unit", "budget.amount", "data.memory_tokens")  # noted if they differ
 
 
 @cache
 def read_suite(name: str) -> Suite | None:
-    """A suite of `benchmark/suites/`; None for any other name."""
+    """A suite of `benchmark/suites/`, None for any other name."""
     if name in list_suite_names():
         return load_suite(name)
     return None
@@ -39,7 +39,7 @@ def read_models(name: str) -> dict[str, Model]:
 
 
 def find_rows(part: Study, suite: str) -> set[str]:
-    """The rows of a study of one suite that train what a suite of the paper does, by slug."""
+    """The slugs of the rows of a study of one suite that train what a suite of the paper does."""
     paper = read_suite(suite)
     if paper is None:
         return set()
@@ -75,7 +75,7 @@ def _trains_alike(run: RunRecords, paper: Suite) -> bool:
 
 
 def _list_data_sets(domain: Mapping[str, Any]) -> set[tuple[Any, Any]]:
-    """The path and configuration of each data set of the Hub. No data set: own files, or none."""
+    """The path and configuration of a domain's data sets on the Hub, empty if it has none."""
     return {(dataset["path"], dataset.get("name")) for dataset in domain.get("datasets") or ()}
 
 
@@ -98,7 +98,7 @@ def is_paper_task(task: Mapping[str, Any], suite: str) -> bool:
 
 
 def note_differences(part: Study, suite: str, rows: set[str]) -> list[str]:
-    """In what these rows differ from a suite of the paper that leaves their models the same."""
+    """A note on how these rows differ from a suite of the paper with the same models, in TOLD."""
     paper = read_suite(suite)
     if paper is None:
         return []

@@ -1,7 +1,8 @@
-"""Records to tidy tables: one row an evaluation, a finished stage, or a downstream score.
+"""Turns records into tidy tables: one line per evaluation, started stage, or downstream score.
 
-All frames share the columns suite, row (label), row_index, method, run, seed, stage (index from 0).
-A charged amount counts from the start of the run, in the budget's unit.
+Tables of runs share the columns suite, row (label), row_index, method, run, seed, stage (index from
+0). The amount `charged` is in the budget's unit. It counts from the start of the run in
+`evaluations`, and from the start of the stage in `stages`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from benchmark.settings.names import make_slug
 from benchmark.settings.units import list_recorded_units
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
-Values = dict[str, Any]  # of a line of a frame, by its columns
+Values = dict[str, Any]  # a line of a table, by its columns
 _MEASURED = ("ap", "ap_plus", "log_ap_plus", "unigram")
 
 
@@ -50,13 +51,13 @@ _MEASURED = ("ap", "ap_plus", "log_ap_plus", "unigram")
 class Study:
     """The runs of a report, and everything computed from them once.
 
-    Rows compare within a suite: ask the `parts`, a study of each suite.
+    Rows compare only within a suite: `parts` has a study of each suite.
 
-    `title`: those of its suites. `paper`: whether the runs are held against the paper. `called`:
-    what stands for each suite on a command line. `printed`: the suite of the paper whose numbers
-    stand beside each suite's, "" for none. A suite that is not there has its own. `only_last`:
-    suites that fine-tune only the models after the last stage. `whole`: the study that this is a
-    part of.
+    `title`: the titles of its suites. `paper`: whether the runs are compared with the paper.
+    `called`: by suite, the words that name it on a command line. `printed`: by suite, the paper's
+    suite whose numbers stand beside its own, "" for none. For a suite that is missing there, it is
+    the paper's suite of the same name. `only_last`: suites that fine-tune only the models after the
+    last stage. `whole`: the study that this is a part of.
     """
 
     name: str
@@ -72,10 +73,11 @@ class Study:
     def evaluations(self) -> pd.DataFrame:
         """Every evaluation: its place, its costs and its perplexities.
 
-        The columns are ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
-        `order` is its place among those of its stage, `begun` what was spent when that stage began,
-        by unit. `unigram` is the AP of counts of tokens. `learned`: neither before the first step
-        of a stage nor before the end of the first stage. Such values set a chart's scale.
+        The columns are ap, ap_plus, log_ap_plus, perplexity (of each domain), charged, seconds,
+        steps, tokens, flops, fraction, phase, is_end. `order` is the evaluation's place in its
+        stage. `begun` is what was spent when that stage began, by unit. `unigram` is the AP of the
+        unigram distributions. `learned` is false before the first step of a stage and before the
+        end of the first stage. Only values with `learned` set a chart's scale.
         """
         units = list_recorded_units()
         lines = [line for run in self.runs for line in _describe_evaluations(run, units)]
@@ -108,9 +110,9 @@ class Study:
     def stages(self) -> pd.DataFrame:
         """Every stage that was started: its domain, its budget, its costs and its size.
 
-        The columns are those of _STAGE. `shares` is the sum of its phases' shares of its budget,
-        `recover` and `adapt` are their steps, `cores` is the share of its cores that other programs
-        left it, NaN where that is not recorded.
+        The columns are those of _STAGE. `shares` is the sum of the phases' shares of the stage's
+        budget, `recover` and `adapt` are the steps of these phases. `cores` is the share of the
+        stage's cores that other programs left to it, NaN if that is not recorded.
         """
         lines = [
             _describe_stage(run, index, stage)
@@ -124,15 +126,15 @@ class Study:
     def scores(self) -> pd.DataFrame:
         """Downstream scores, as means over `finetuning_seeds` seeds.
 
-        The columns are domain, task, task_key, how, prompt, metric, test. `headline`: the prompt
-        that tables show, the right one for models that were trained with prompts. Linear probes are
-        here only where a suite fine-tunes nothing, see `probes`.
+        The columns are domain, task, task_key, protocol, prompt, metric, test. `headline`: whether
+        tables show this prompt, the right one for models that were trained with prompts. Linear
+        probes are here only if a suite fine-tunes nothing, else in `probes`.
         """
         return self._scores[~self._scores["beside"]].reset_index(drop=True)
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Linear probes beside fine-tuning on the same tasks, as `scores`."""
+        """Linear probes of suites that also fine-tune, with the columns of `scores`."""
         return self._scores[self._scores["beside"]].reset_index(drop=True)
 
     @cached_property
@@ -156,17 +158,17 @@ class Study:
 
     @cached_property
     def similarities(self) -> pd.DataFrame:
-        """The likeness of each stage's model and its ancestors: ars and reason.
+        """The similarity of each stage's model to its ancestors: `ars` and `reason`.
 
-        `ars` is in nats, NaN where there is none.
+        `ars` is in nats, NaN if there is none.
         """
         return self._collect_measures(SimilarityLine, ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
-        """The likeness of a stage's heads to their own ancestors and to others, as means.
+        """The similarity of a stage's heads to their own ancestors and to other heads, as means.
 
-        Other columns are heads, maps, reason.
+        The columns are own, others, heads, maps, reason.
         """
         table = self._collect_measures(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
@@ -198,7 +200,7 @@ class Study:
 
     @cached_property
     def measured_baselines(self) -> pd.DataFrame:
-        """The `baselines` on the very data that the final models were scored on.
+        """The `baselines` on the same data as the scores of the final models.
 
         The study is of a single suite.
         """
@@ -212,9 +214,9 @@ class Study:
 
     @cached_property
     def above_unigram(self) -> pd.DataFrame:
-        """Rows that predict no better than counts of their tokens: row, stage, ap, unigram.
+        """Rows that predict no better than the unigram distributions: row, stage, ap, unigram.
 
-        They are means over seeds after the last stage that a row has finished.
+        The values are means over seeds after the last stage that a row has finished.
         """
         groups = self.ends.groupby(["row", "stage"], sort=False)
         means = groups[["ap", "unigram"]].mean().reset_index()
@@ -226,8 +228,8 @@ class Study:
     def finished(self) -> pd.DataFrame:
         """The evaluations of finished runs.
 
-        `cores` is the share of its cores that a run had in its last stage, NaN where that is
-        unknown. `timed` says whether wall times of that stage compare: it had ENOUGH_CORES.
+        `cores` is the share of its cores that a run had in its last stage, NaN if that is unknown.
+        `timed` says whether wall times of that stage compare, because it had ENOUGH_CORES.
         """
         last = len(self.runs[0].domains) - 1
         runs = self.ends.loc[self.ends["stage"] == last, "run"]
@@ -239,9 +241,9 @@ class Study:
 
     @cached_property
     def references(self) -> frozenset[str]:
-        """Rows whose stages so far were given more than their budgets.
+        """Rows that were given more than the budgets of their stages so far.
 
-        Others are measured against these.
+        Other rows are measured against these.
         """
         amounts = self.stages.assign(given=self.stages["amount"] * self.stages["shares"])
         sums = amounts.groupby(["suite", "row", "run"])[["given", "amount"]].sum()
@@ -252,8 +254,8 @@ class Study:
     def pooled(self) -> frozenset[str]:
         """Rows whose stages take more or less than their own budgets.
 
-        From scratch and references do. They train on all text so far at once, so no stage of theirs
-        compares with one of the other rows.
+        From scratch and the references do. They train on all text so far at once, so none of their
+        stages compares with a stage of the other rows.
         """
         surplus = (self.stages["shares"] - 1).abs()
         return frozenset(self.stages.loc[surplus > 0.01, "row"])
@@ -279,12 +281,12 @@ class Study:
 
     @property
     def suite(self) -> str:
-        """The name of the suite, of a study of a single one."""
+        """The name of the suite, if the study has a single one."""
         return self.runs[0].suite
 
     @cached_property
     def parts(self) -> list[Study]:
-        """A study of each suite, whose rows are those of one table."""
+        """A study of each suite, whose rows compare in one table."""
         if len(self.suites) == 1:
             return [self]
         return [self.select_suites([suite]) for suite in self.suites]
@@ -300,14 +302,14 @@ class Study:
 
     @property
     def tasks(self) -> dict[str, str]:
-        """The titles of the domains that a downstream task is of, by name."""
+        """The titles of the domains that have a downstream task, by name."""
         names = {task["domain"] for run in self.runs for task in run.line.tasks}
         domains = [domain for run in self.runs for domain in run.domains]
         return {domain.name: domain.title for domain in domains if domain.name in names}
 
     @property
     def whole_task(self) -> str:
-        """The title of the task of no domain, "" where there is none.
+        """The title of the task that belongs to no domain, "" if there is none.
 
         Its domain in `scores` is "".
         """
@@ -317,9 +319,9 @@ class Study:
 
     @cached_property
     def apart(self) -> frozenset[str]:
-        """Rows whose text, tokens or masks are not those of most.
+        """Rows whose text, tokens or masks differ from those of most rows.
 
-        Their perplexities compare with no others.
+        Their perplexities compare with no other row's.
         """
         if not self.on_most_texts:
             return frozenset()
@@ -333,10 +335,10 @@ class Study:
         return self.references | self.apart
 
     def compute_text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
-        """The variance that validation documents bring to the log ratio of two rows' AP.
+        """The variance of the log ratio of two rows' AP due to the choice of validation documents.
 
-        It is that of the choice of documents, after a stage, and of the mean over the seeds that
-        both rows have. 0 where no losses by document are recorded.
+        The ratio is after a stage, as a mean over the seeds that both rows have. 0 if no losses by
+        document are recorded.
         """
         losses = self._collect_losses(suite, row, stage)
         other_losses = self._collect_losses(suite, other, stage)
@@ -362,7 +364,7 @@ class Study:
         return sum(variances)
 
     def _find_sources(self, suite: str, row: str, stage: int) -> dict[str, list[int]]:
-        """By text what each validation document was cut from, where some share that."""
+        """By text, the number of each validation document's source, if documents share sources."""
         for run in self.list_runs(suite):
             if make_slug(run.row) == make_slug(row) and run.finished > stage:
                 data = find_header(run.stages[stage]).data
@@ -371,9 +373,9 @@ class Study:
         return {}
 
     def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
-        """Of each seed of a row the tokens and nats of each document.
+        """By seed of a row and by text, the tokens and nats of each document, shape (documents, 2).
 
-        They are by text, of the texts that are learned after a stage.
+        The texts are the domains learned up to the stage.
         """
         losses = {}
         for run in self.list_runs(suite):
@@ -387,17 +389,14 @@ class Study:
 
     @cached_property
     def stage_titles(self) -> list[str]:
-        """The name of each stage: by its domain, or by its place.
-
-        It is by its place where runs meet the domains in different orders.
-        """
+        """The name of each stage: its domain's title, or its place if orders of domains differ."""
         return _name_stages([[domain.title for domain in run.domains] for run in self.runs])
 
     @property
     def column_titles(self) -> list[str]:
         """The names of stages in columns that several suites share.
 
-        They are by their place where domains differ.
+        They are the stages' places if domains differ.
         """
         return _name_stages([part.stage_titles for part in self.parts])
 
@@ -414,9 +413,9 @@ class Study:
 
     @cached_property
     def on_most_texts(self) -> list[RunRecords]:
-        """The runs on the texts that most rows have, the first such texts of equals.
+        """The runs on the texts that most rows have, the first such texts among ties.
 
-        There is none before a run has started.
+        Empty before a run has started.
         """
         groups: list[list[RunRecords]] = []
         for run in self.runs:
@@ -432,7 +431,7 @@ class Study:
 
 
 def _name_stages(orders: Sequence[list[str]]) -> list[str]:
-    """The titles of domains where all orders begin alike, else their places."""
+    """The titles of domains if all orders begin alike, else their places."""
     longest = max(orders, key=len)
     if all(order == longest[: len(order)] for order in orders):
         return longest
@@ -458,7 +457,7 @@ def find_other_texts(run: RunRecords, other: RunRecords) -> list[str]:
 
 
 def count_copies(study: Study) -> int:
-    """The validation documents of all texts that stand in training text, too, where they are kept.
+    """The number of validation documents with near copies in training text, if these are kept.
 
     It is the number of the stage that has most.
     """
@@ -471,7 +470,7 @@ def count_copies(study: Study) -> int:
 
 
 def count_leaks(study: Study) -> int:
-    """The test examples of all tasks that stand in training text, where they are kept."""
+    """The number of test examples of all tasks that are in training text, if these are kept."""
     counts: dict[str, int] = {}
     for run in study.runs:
         for line in (line for stage in run.scores for line in stage):
@@ -586,9 +585,9 @@ def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -
 
 
 def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterator[Values]:
-    """The scores of one model in `Study.scores`, less the columns of their run and stage.
+    """The scores of one model in `Study.scores`, without the columns of their run and stage.
 
-    `is_fine_tuned`: the suite fine-tunes, so a linear probe stands beside that.
+    `is_fine_tuned`: the suite fine-tunes, so linear probes go to `Study.probes`.
     """
     tests = defaultdict[tuple[str, ...], dict[int, float]](dict)
     headline = "none"
@@ -610,9 +609,9 @@ def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterato
 
 
 def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The mean score on the tasks of each domain, a column each.
+    """The mean score on the tasks of each domain, with a column per domain.
 
-    NaN where one of them is.
+    NaN if the score on one of the tasks is NaN.
     """
     tests = scores.groupby([*keys, "domain"])["test"]
     return tests.mean().where(tests.count() == tests.size()).unstack("domain")
@@ -638,9 +637,9 @@ def describe_hardware(provenance: Provenance) -> str:
 def select_measure(
     measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
 ) -> float:
-    """The measure of a domain or probe, NaN where records lack it.
+    """The measure of a domain or probe, NaN if records lack it.
 
-    It is infinite where it overflowed, which is null in records.
+    It is infinite if it overflowed, for which records have null.
     """
     value = getattr(measured, what).get(name, np.nan) if measured else np.nan
     if value is None:
@@ -651,7 +650,7 @@ def select_measure(
 def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
     """The costs since the start of the run, by unit.
 
-    NaN where unknown. Those in the budget's unit stand under "charged", too.
+    NaN if unknown. "charged" is the cost in the budget's unit.
     """
     additions = {**charged, "charged": charged[unit]}
     return {name: amount + additions.get(name, np.nan) for name, amount in spent.items()}
