@@ -1,6 +1,6 @@
 """The catalogue of tables and figures: an entry is a file of `paper_tables/`, or of a study.
 
-Entries import pandas and matplotlib, which takes seconds: they are loaded when it comes to that.
+Entries import pandas and matplotlib, which takes seconds, so they are loaded only when needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def list_exhibits() -> list[str]:
 
 @cache
 def list_printed_blocks() -> frozenset[str]:
-    """The suites that the paper prints numbers of, and other blocks of its tables."""
+    """The blocks of the paper's printed numbers: most are suites, others parts of a table."""
     from analysis.exhibits import read_printed
 
     paths = sorted((FOLDER / "printed").glob("*.csv"))
@@ -44,9 +44,10 @@ def list_printed_blocks() -> frozenset[str]:
 
 
 def load(name: str, study: Path | None = None) -> Exhibit:
-    """The exhibit of a table or figure, with the paper's numbers.
+    """Load a table or figure by name, with the paper's numbers.
 
-    `study` is a folder which may hold some of its own. Raises ConfigError for a name that is none.
+    `study` may be a study's folder with exhibits of its own. Raises ConfigError for an unknown
+    name.
     """
     from analysis.exhibits import read_printed
 
@@ -61,7 +62,7 @@ def load(name: str, study: Path | None = None) -> Exhibit:
 
 
 def find_file(name: str, study: Path | None) -> Path:
-    """The file of an exhibit. Raises ConfigError where neither project nor study has one."""
+    """Find the file of an exhibit, or raise ConfigError if neither project nor study has it."""
     if name in list_exhibits():
         return FOLDER / f"{name}.py"
     if study and name.isidentifier() and (study / f"{name}.py").is_file():
@@ -73,9 +74,9 @@ def find_file(name: str, study: Path | None) -> Path:
 
 
 def find_study_folder(suite: Suite) -> Path | None:
-    """The folder of a suite's file, as it is called from here or from the project.
+    """The folder of a suite's file, relative to the working directory or to the project.
 
-    None if it has none.
+    None if the suite was not called by a file, or if there is no such folder.
     """
     file = Path(shlex.split(suite.called)[0])
     if file.suffix != ".toml":
@@ -88,12 +89,12 @@ def find_study_folder(suite: Suite) -> Path | None:
 
 @dataclass(frozen=True)
 class ModelMeasure:
-    """Writes the lines of one kind with `analysis.model_similarity`.
+    """Measures models with `analysis.model_similarity`, and records lines of one kind.
 
-    It imports that module when it is called.
+    The module, which imports torch, is imported only at a call.
     """
 
-    kind: str  # of its lines
+    kind: str  # of the lines that it records
 
     def is_done(self, config: RunConfig, store: Store, stage: str) -> bool:
         """Whether the model of a run's stage is measured on the run's text."""
@@ -113,7 +114,7 @@ class ModelMeasure:
 def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     """The measures of models that the suite's tables and figures need.
 
-    The records of training are enough for the rest. Raises ConfigError for a name that is neither a
+    Most of these need only the records of training. Raises ConfigError for a name that is neither a
     table nor a figure.
     """
     measures = []

@@ -26,18 +26,19 @@ from benchmark.settings.units import UNITS
 
 View = Literal["ours", "both"]
 ONE_SEED = "One seed: how much another would differ is not known."
-AVERAGE = "AVG"  # of the tasks, as a column of tables and of printed numbers
+AVERAGE = "AVG"  # column of the tasks' average, in tables and in printed numbers
 PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """One table or figure. `suites` are the paper's that it shows, all if none of these is there.
+    """One table or figure.
 
-    `only`: the rows to show of a suite, where it is not all of them. `told`: what headings tell of
-    besides the model. `reading` says how to read its numbers; its `{size}` becomes a sentence on
-    the names of sizes. A caption's `{score}` becomes the name of the scores. `name` (of the file)
-    and `printed` (the paper's numbers) are filled in by `analysis.catalogue.load`.
+    `suites`: the paper's suites that it shows. If a study has none of these, all its suites are
+    shown. `only`: by suite, the rows to show if not all. `told`: what headings say besides the
+    model. `reading`: how to read the numbers, in which a sentence on the names of sizes replaces
+    `{size}`. In `caption`, the name of the scores replaces `{score}`. `analysis.catalogue.load`
+    fills in `name` (of the file) and `printed` (the paper's numbers).
     """
 
     caption: str
@@ -50,10 +51,10 @@ class Exhibit:
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
 
     def select(self, study: Study) -> Study:
-        """The study of the suites that the exhibit shows.
+        """The part of a study that the exhibit shows.
 
-        These are the paper's, or all if none is one of these. Rows that `only` names, or all if
-        none of these is there.
+        It has the suites in `suites`, or all if the study has none of these. It has the rows in
+        `only`, or all if the study has none of these.
         """
         suites = [suite for suite in self.suites if suite in study.suites]
         selection = study.select_suites(suites) if suites and suites != study.suites else study
@@ -64,7 +65,7 @@ class Exhibit:
         return replace(selection, runs=runs) if runs else selection
 
     def choose_heading(self, part: Study) -> str:
-        """The heading of a suite's block: what its runs did."""
+        """The heading of a suite's block: its models, and what `told` names."""
         phrases = [describe_growth(part.runs)]
         configs = [run.line.config for run in part.runs]
         if "budget" in self.told:
@@ -81,7 +82,7 @@ class Exhibit:
         return self.caption.replace("{score}", name_scores(study))
 
     def find_paper_suite(self, part: Study) -> str:
-        """The suite of the paper whose numbers this exhibit shows beside a suite's, "" for none."""
+        """The paper's suite whose numbers this exhibit shows beside ours, "" for none."""
         suite = part.printed.get(part.suite, part.suite)
         if suite in self.suites:
             return suite
@@ -92,8 +93,8 @@ class Exhibit:
     ) -> Mapping[tuple[str, str, str, str], PrintedValue]:
         """The paper's numbers of a block, by slug of the row, stage from 1, column and metric.
 
-        The default block is the suite's. Nothing where the suite is not one of the paper's that
-        this exhibit shows, nor extends one. `paper_suites` says beside which rows they may stand.
+        The default block is the suite's. Empty if the suite neither is nor extends one of the
+        paper's that this exhibit shows. `paper_suites` says beside which rows they may stand.
         """
         suite = self.find_paper_suite(part)
         return {
@@ -108,7 +109,7 @@ class TableExhibit(Exhibit):
     """An exhibit that renders as LaTeX, CSV and Markdown."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        """The table of a study's runs; view "both" has the paper's numbers in brackets."""
+        """The table of a study's runs, in view "both" with the paper's numbers in brackets."""
         exhibit = self if view == "both" else replace(self, printed=())
         selection = self.select(study)
         table = exhibit._build(selection)
@@ -126,9 +127,9 @@ class TableExhibit(Exhibit):
         return replace(table, caption=caption, notes=(*table.notes, *dict.fromkeys(lines)))
 
     def _build(self, study: Study) -> Table:
-        """The table of the suites that it shows.
+        """The table of a study that has only what the exhibit shows.
 
-        It has as many of the paper's numbers as the exhibit has.
+        It includes the paper's numbers in `printed`.
         """
         raise NotImplementedError
 
@@ -140,12 +141,12 @@ class TableExhibit(Exhibit):
         about: Sequence[str],
         scores: bool = False,
     ) -> Table:
-        """The finished table of measurements, with the best marked.
+        """The finished table of measurements, with the best marked and the notes on all its suites.
 
-        Below it stand the notes on all its suites. A row that counts of tokens beat is never
-        the best, as few tables show these.
+        A row that is no better than the unigram distributions is never the best, also in tables
+        that do not show these distributions.
 
-        `scores`: of downstream tasks, which compare whatever the validation text of a row was.
+        `scores`: of downstream tasks. They compare whatever the validation text of a row was.
         """
         never_best = {}
         for part in study.parts:
@@ -198,7 +199,7 @@ class TableExhibit(Exhibit):
 
 
 def describe_size(run: RunRecords) -> str:
-    """What the name of a size says, by the example of a run's first one."""
+    """Explain the names of sizes by the first size of a run."""
     size = run.line.config["model"]["ladder"][0]
     layers = "1 layer" if size["layers"] == 1 else f"{size['layers']} layers"
     return f"{describe_ladder(run)[0]}: {layers}, hidden size {size['hidden_size']}."
@@ -232,7 +233,7 @@ def _describe_budget(budget: Mapping[str, Any]) -> str:
 
 
 def _say_if_one(values: Collection[object], words: str, otherwise: str) -> str:
-    """The words with the value that all rows have, or others where rows have several."""
+    """`words` with the value that all rows have, or `otherwise` if rows have several."""
     if len(values) > 1:
         return otherwise
     [value] = values
@@ -240,7 +241,7 @@ def _say_if_one(values: Collection[object], words: str, otherwise: str) -> str:
 
 
 def describe_ladder(run: RunRecords) -> list[str]:
-    """The sizes of a suite's ladder, e.g. "L6_D384"."""
+    """The sizes of a run's ladder, e.g. "L6_D384"."""
     ladder = run.line.config["model"]["ladder"]
     return [f"L{size['layers']}_D{size['hidden_size']}" for size in ladder]
 
@@ -248,7 +249,7 @@ def describe_ladder(run: RunRecords) -> list[str]:
 def name_scores(study: Study) -> str:
     """The metrics of a study's downstream tasks in words: F1, accuracy, or both.
 
-    They are those of recorded scores, else those that the tasks ask for.
+    They are read from recorded scores, or if there are none, from the tasks.
     """
     recorded = [line.metric for run in study.runs for stage in run.scores for line in stage]
     planned = [task.get("metric", "") for run in study.runs for task in run.line.tasks]
@@ -264,7 +265,7 @@ _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """A number of the paper's, and its place there.
+    """A number that the paper prints, and its place in the paper.
 
     Its fields are the columns of the files in `paper_tables/printed`.
     """
@@ -281,7 +282,7 @@ class PrintedValue:
 
     @property
     def value(self) -> float | None:
-        """The corrected number, or the printed one; None for a word."""
+        """The corrected number, or else the printed one, or None for a word."""
         match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.corrected or self.printed)
         if match:
             return float(match[1]) * _SUFFIX[match[2]]
@@ -289,7 +290,7 @@ class PrintedValue:
 
 
 def read_printed(path: Path) -> tuple[PrintedValue, ...]:
-    """Read one file of printed numbers; a table that the paper has no numbers for has no file."""
+    """Read a file of printed numbers, which is missing if the paper prints none for a table."""
     if not path.exists():
         return ()
     with path.open(encoding="utf-8", newline="") as file:
@@ -297,7 +298,7 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
 
 
 def add_printed(cell: Cell, value: PrintedValue | None) -> Cell:
-    """The cell with its printed number beside its own."""
+    """Put a printed number, if any, beside the cell's own, and return the cell."""
     if value is None:
         return cell
     cell.printed = re.sub("^-", "−", value.printed)

@@ -1,4 +1,4 @@
-"""The report as one page, which is whole without scripts.
+"""The report as one page, which is complete without scripts.
 
 Nothing is loaded from elsewhere, and everything that a user gave is escaped.
 """
@@ -29,13 +29,13 @@ from benchmark.files import replace_file
 from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
-GROWN = 1.05  # times the parameters: prompts and adapters are less
+GROWN = 1.05  # growth multiplies the parameters by at least this: prompts and adapters add less
 TablePair = tuple[Table, Table]  # a table, and the same one with the paper's numbers in it
 BESIDE = (
     "In brackets: what the paper prints for the same row and stage, on its own domains and "
     "machines."
 )
-# a sentence that begins with "It" says more of the one before
+# a sentence that begins with "It" belongs to the one before
 SENTENCE_END = re.compile(r"(?<=\.) (?!It )(?=[A-Z†])")
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
@@ -101,7 +101,7 @@ def _write_settings(study: Study) -> dict[tuple[str, str], str]:
 def _pack_library() -> str:
     """Vega-Lite with all that it needs (BSD-3-Clause).
 
-    Packed it is 0.4 MB of each page, else 0.9 MB.
+    Compressed, it takes 0.4 MB of each page instead of 0.9 MB.
     """
     script = (FOLDER / "vega_lite_bundle.js").read_bytes()
     packed = gzip.compress(script, mtime=0)
@@ -111,7 +111,8 @@ def _pack_library() -> str:
 def summarize(part: Study) -> list[str]:
     """The result in three sentences: the best row, what growth gained, what was forgotten.
 
-    They are on the rows that spend the budget stage by stage, have ended, and had the text of most.
+    They are about rows that spend the budget stage by stage, have ended, and share most rows'
+    texts.
     """
     last = len(part.runs[0].domains) - 1
     excluded = part.never_best | part.pooled
@@ -143,10 +144,10 @@ def summarize(part: Study) -> list[str]:
 
 
 def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
-    """A sentence on what growth gained, none where no two rows can tell.
+    """A sentence on what growth gained, none if there are no two rows to compare.
 
-    It compares the best row that grows with the best that begins as small and stays so, paired by
-    seed. `ends` are the evaluations after the last stage, `ap` their means by row.
+    It compares the best row that grows with the best row that begins as small and stays small,
+    paired by seed. `ends` are the evaluations after the last stage, `ap` their means by row.
     """
     sizes = part.stages.groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
     grows = sizes["max"] > GROWN * sizes["min"]
@@ -174,8 +175,8 @@ def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
 
 
 def _mark_code(text: str) -> Markup:
-    """`code` between backticks."""
-    escaped = str(escape(text))  # else Python 3.11 escapes the marks, too
+    """Text as HTML, with code elements in place of backticks."""
+    escaped = str(escape(text))  # no Markup, or Python 3.11 would escape the tags, too
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escaped))
 
 
@@ -198,7 +199,7 @@ def _make_sentence_filter(study: Study) -> Callable[[str], str]:
 
 
 def _describe_undecided(scorecard: Table) -> str:
-    """A sentence in place of a scorecard on which nothing is decided; empty where something is."""
+    """A sentence in place of a scorecard on which nothing is decided, "" if something is."""
     rows = [row for block in scorecard.blocks for row in block.rows]
     if any(row.cells[0].number in ("held", "not held") for row in rows):
         return ""
@@ -208,15 +209,15 @@ def _describe_undecided(scorecard: Table) -> str:
 
 
 def _list_audit_notes(part: Study) -> list[str]:
-    """Notes on what is not equal, or not well, in the runs of a suite."""
+    """Notes on what differs or went wrong in the runs of a suite."""
     lines = [*notes.note_times(part), *notes.collect_notes(part), *notes.note_passes(part.runs)]
-    if not notes.spends_seconds(part):  # then tables do not say it
+    if not notes.spends_seconds(part):  # then tables do not have these notes
         lines += notes.note_contended_stages(part.stages, part.stage_titles)
     return lines
 
 
 def _build_cost_table(study: Study) -> Table:
-    """A line a row: hardware, size, and its train wall time.
+    """The seeds, hardware, size and train wall time of each row.
 
     The time is a mean over seeds of the sum over stages.
     """
@@ -247,7 +248,7 @@ def _build_cost_table(study: Study) -> Table:
 
 
 def make_chart_data(study: Study) -> Markup:
-    """JSON for the script: nothing in it can end its element or begin another."""
+    """JSON for the page's script, which cannot end its HTML element or begin another."""
     budgets = (run.line.config["budget"] for run in study.runs)
     charged = next((budget["unit"] for budget in budgets), "seconds")
     units = {"charged": UNITS[charged].label}
@@ -272,10 +273,10 @@ def make_chart_data(study: Study) -> Markup:
 
 
 def _collect_points(study: Study) -> dict[str, Any]:
-    """Each evaluation of a row, as names of its fields and a list each.
+    """Each evaluation of a row as a list of values, with the fields' names only once.
 
-    That is short where many are. They are means over seeds of what was charged and measured, and
-    the range of the latter, in the digits of tables.
+    This keeps many evaluations short. Values are means over seeds of what was charged and measured,
+    and ranges over seeds of what was measured, with the digits of tables.
     """
     evaluations = study.evaluations.astype({"learned": int})
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
@@ -306,9 +307,9 @@ def render(
 ) -> list[Path]:
     """Write the files of each exhibit.
 
-    A study that is held against the paper has the tables with the paper's numbers, too, as
-    NAME.both.tex, where any stands in them, and a scorecard. `load` gives the paper's tables by
-    name for it. A study with runs has index.html. The same records give the same bytes.
+    If the study is compared with the paper, tables are also written with the paper's numbers, if
+    any, as NAME.both.tex and so on. There is also a scorecard, for which `load` gives the paper's
+    tables by name. A study with runs has index.html. The same records give the same bytes.
     `only_tables`: neither pictures, which take longest, nor index.html.
     """
     tables: list[TablePair] = []

@@ -21,7 +21,7 @@ from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
 
-LONG = 12  # stages at most, of which a page shows each
+LONG = 12  # a page shows every stage if there are at most so many
 Place = tuple[int, Metric]  # of a column: a stage, and the metric after it
 
 
@@ -67,8 +67,8 @@ class PerplexityTable(TableExhibit):
             row = make_slug(label)
             cells = []
             for stage, metric in places:
-                # A method may train nothing in early stages. Then there is no AP, nor is a later
-                # AP+ above anything.
+                # A method may train nothing in early stages. These have no AP, and later AP+
+                # has nothing to start from.
                 stages = range(stage + 1) if metric is AP_PLUS else [stage]
                 sources = {(label, source) for source in stages}
                 if stage >= len(run.domains) or untrained & sources:
@@ -88,7 +88,7 @@ class PerplexityTable(TableExhibit):
 def _is_between(stage: int, stages: int) -> bool:
     """Whether a page leaves a stage out.
 
-    Of a long stream a page has six stages, evenly apart, the last one among them.
+    Of a long stream a page shows at most six stages, evenly spaced, with the last one among them.
     """
     if stages <= LONG:
         return False
@@ -97,10 +97,7 @@ def _is_between(stage: int, stages: int) -> bool:
 
 
 def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
-    """AP of each untouched start model and of the unigram distributions.
-
-    It is on the domains that have come so far.
-    """
+    """AP of each untouched start model and of the unigram distributions, on the domains so far."""
     for name, runs in part.starts.items():
         starts = []
         for run in runs:
@@ -113,10 +110,10 @@ def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[Table
 
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
-    """A row to compare with: AP of the perplexities of each seed's `orders` of the domains."""
+    """A row to compare with: AP from each seed's perplexities, in the order of its domains."""
     averages = [average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
     if all(average == averages[0] for average in averages):
-        averages = averages[:1]  # it is one number, whatever the seed
+        averages = averages[:1]  # one number, because all seeds have the same
     cells = []
     for stage, metric in places:
         values = [average[stage] for average in averages if metric is AP and stage < len(average)]
@@ -125,8 +122,8 @@ def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[
 
 
 TARGET = "ER"
-NEVER = -np.inf  # stands for a budget that does not get there
-# groups of columns, each with a column a probe
+NEVER = -np.inf  # stands for a budget that does not reach the target
+# groups of columns, with a column per probe
 OF_PROBE = "Probe perplexity"
 SINCE_START = "Nats above the start model"
 COLUMNS = {  # by the name of the measure
@@ -157,7 +154,7 @@ DEFINITIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class LifelongTable(TableExhibit):
-    """One line a row of a suite, measured on runs that finished.
+    """One line per row of a suite, measured on runs that finished.
 
     `analysis.metrics` defines the measures.
     """
@@ -214,7 +211,7 @@ def _make_rows(
     columns: Mapping[str, Column],
     measured: Mapping[str, Sequence[Mapping[str, float]]],
 ) -> tuple[TableRow, ...]:
-    """A line for each row of a suite, from what was measured of each of its finished runs."""
+    """A line for each row of a suite, from the measured values of each of its finished runs."""
     rows = []
     for row in part.ranked_rows:
         lines = measured.get(row, [])
@@ -231,10 +228,9 @@ def _measure(
 ) -> dict[str, float]:
     """The values of a run, by the names of their columns.
 
-    NEVER stands for a target that it does not reach, NaN for a wall time that is not comparable.
-
-    `target` is NaN where there is none. Tables without a start model have no columns for values
-    above one.
+    NEVER stands for a target that the run does not reach, NaN for a wall time that is not
+    comparable. `target` is NaN if there is none. Without a start model, the values relative to it
+    are NaN, and tables have no columns for them.
     """
     names = [domain.name for domain in run.domains]
     matrix = _make_perplexity_matrix(run)
@@ -268,9 +264,9 @@ TIMES = {name: Column(name, lower=True) for name in metrics.TIMES}
 
 @dataclass(frozen=True, kw_only=True)
 class TimeTable(TableExhibit):
-    """For streams in time: perplexity of earlier, of the same and of later periods than each stage.
+    """For streams in time: perplexity on periods before, of and after each stage.
 
-    `analysis.metrics.average_over_time` defines them. They are of runs that finished.
+    `analysis.metrics.average_over_time` defines the columns. Only runs that finished count.
     """
 
     def _build(self, study: Study) -> Table:
@@ -294,9 +290,9 @@ class TimeTable(TableExhibit):
 
 
 def _find_budget(last: pd.DataFrame, unit: str, target: float) -> float:
-    """What a run's last stage spent until AP stays at a target or below.
+    """What a run's last stage spends until AP stays at a target or below.
 
-    NEVER if it does not get there, NaN if there is no target.
+    NEVER if AP does not get there, NaN if there is no target.
     """
     amount = metrics.find_budget_to_reach(last[unit], last["ap"], target)
     if np.isnan(amount) and not np.isnan(target):
@@ -316,7 +312,7 @@ def _make_cell(values: Sequence[float], column: Column) -> Cell:
 
 
 def _make_perplexity_matrix(run: RunRecords) -> Floats:
-    """The perplexity of each domain after each stage, (D, D); NaN where nothing is measured."""
+    """The perplexity of each domain after each stage, shape (D, D), NaN if not measured."""
     names = [domain.name for domain in run.domains]
     rows = [[select_measure(measured, name) for name in names] for measured in run.matrix]
     empty = [np.nan] * len(names)
@@ -328,10 +324,10 @@ def _make_perplexity_matrix(run: RunRecords) -> Floats:
 class UnitTable(TableExhibit):
     """Each run's AP in the last stage, when it had spent as much as the run that spent least.
 
-    The stages before are as they were, at the suite's budget. Only runs that finished are compared,
-    and in wall time only those that are known to have had their cores in the last stage. Rows that
-    pool the budgets of several stages are left out: cut at the length of one stage they are runs
-    that nobody would make. So are rows on other texts than most, which compare with no others.
+    The stages before keep the suite's budget. Only runs that finished are compared, and by wall
+    time only those that are known to have had their cores in the last stage. Rows that pool the
+    budgets of several stages are left out, because nobody would end such a run after the budget of
+    one stage. Rows on other texts than most are also left out, because they compare with no others.
     """
 
     def _build(self, study: Study) -> Table:
@@ -363,7 +359,7 @@ class UnitTable(TableExhibit):
         is_apart = part.finished["row"].isin(part.apart)
         values = compare_at_equal_cost(part.finished[~is_apart])
         ranks = values.groupby(["row"]).mean().rank(method="min")
-        ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
+        ranks.loc[:, ranks.count() < 2] = np.nan  # a single row has no rank
         rows = []
         for row in part.ranked_rows:
             if row not in part.apart:
@@ -427,7 +423,7 @@ def _note_untimed_runs(part: Study) -> list[str]:
 
 
 def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:
-    """A run's evaluations in its last stage, their amounts from the beginning of that stage."""
+    """A run's evaluations in its last stage, with amounts from the beginning of that stage."""
     inside = curve[curve["stage"] == curve["stage"].max()]
     origin = inside["begun"].iloc[0]
     amounts = {unit: inside[unit] - origin[unit] for unit in list_recorded_units()}

@@ -1,4 +1,4 @@
-"""Reports: the runs of suites from their records, rendered as the tables and figures they name."""
+"""Reports: the tables and figures that suites name, rendered from the records of their runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LONGEST_NAME = 100  # characters of the folder of a report
 
 
 def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = False) -> None:
-    """Render the tables of suites from the records below `runs`.
+    """Render the tables and figures of suites from the records below `runs`.
 
-    Print the first, and a line of each of the others. They go to a folder in `out` that has the
-    suite's name; with several suites, their names with + between.
+    Print the first table, and the names of the others. The files go to a folder in `out` that has
+    the suite's name, or several suites' names with + between.
     """
     from analysis.page import render
 
@@ -79,7 +79,7 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> 
 def name_lack(study: Study) -> str:
     """Say that nothing of a study is recorded.
 
-    "" where something is, even if it does not count.
+    "" if something is, even if its records are left out.
     """
     if any(run.line.stages or run.why for run in study.runs):
         return ""
@@ -90,10 +90,10 @@ def name_lack(study: Study) -> str:
 
 
 def load_study(suites: Suites, runs: Path) -> Study:
-    """The records of suites' runs below `runs`; its name joins theirs.
+    """The study of suites' runs from the records below `runs`, with their names joined.
 
-    Only records of what identifies a run count, and of texts the newest. Raises ConfigError for two
-    suites of one name.
+    Records count only if they match all that identifies their run, and only on the newest of a
+    row's texts. Raises ConfigError for two suites of one name.
     """
     from analysis.study import Study
 
@@ -127,9 +127,9 @@ def load_study(suites: Suites, runs: Path) -> Study:
 
 
 def _name_to_train(suite: Suite, store: Store) -> str:
-    """The words that stand for a suite in a command that trains, for which an archive is no place.
+    """The words that name a suite in a command that trains.
 
-    They are those that it was called with, without `--runs ARCHIVE`.
+    They are the words of its call without `--runs ARCHIVE`: nothing is trained in an archive.
     """
     words = shlex.split(suite.called)
     if store.is_archive and "--runs" in words:
@@ -141,11 +141,11 @@ def _name_to_train(suite: Suite, store: Store) -> str:
 def _load_suite_runs(
     suite: Suite, configs: Sequence[RunConfig], ledger: Ledger
 ) -> list[RunRecords]:
-    """The records of a suite's runs, an empty one where there are none.
+    """The records of a suite's runs, empty for a run that has none.
 
-    A record says the place that its row had in the suite of that day, and another suite that shares
-    a model may have it scored in tasks of its own: places, tasks and settings of fine-tuning are
-    this suite's.
+    A record has the place of its row in the suite of its time. If another suite shares a model,
+    there may be scores on that suite's tasks. So the places of rows, tasks and settings of
+    fine-tuning are taken from this suite.
     """
     recorded = ledger.read_suite(suite.name, configs)
     examples = find_example_keys(suite, configs, ledger.store)

@@ -23,10 +23,10 @@ class ScoredRow(NamedTuple):
     """A line of a table of scores."""
 
     label: str
-    means: pd.DataFrame  # a line a seed, a column a domain
-    row: str = ""  # of the printed numbers
-    trained: str = ""  # the row whose model it is, where that has another name
-    stage: str = ""  # of the printed numbers
+    means: pd.DataFrame  # a line per seed, a column per domain
+    row: str = ""  # its name in the printed numbers
+    trained: str = ""  # the row whose model is scored, if its name is not `row`
+    stage: str = ""  # in the printed numbers
     competes: bool = True
 
 
@@ -38,10 +38,10 @@ Titles = Mapping[str, str]  # of the tasks, by domain
 class ScoreTable(TableExhibit):
     """Score of each row's final model on each domain's task, and their average.
 
-    A block is a suite.
+    A suite has one block, and another for linear probes beside fine-tuning.
     """
 
-    # whether a block is one row's, a line a stage: none is the best
+    # whether a block is one row with a line per stage, so that no line is marked as best
     by_stage: ClassVar[bool] = False
 
     def _build(self, study: Study) -> Table:
@@ -98,7 +98,7 @@ class ScoreTable(TableExhibit):
         rows_of_paper = paper_suites.find_rows(part, suite)
         tasks = part.runs[0].line.tasks
         paper_tasks = {task["domain"] for task in tasks if task["domain"]}
-        # a domain's score is a mean over all of its tasks
+        # a domain's score is the mean of all its tasks, so each must be the paper's
         paper_tasks -= {
             task["domain"] for task in tasks if not paper_suites.is_paper_task(task, suite)
         }
@@ -125,7 +125,7 @@ class ScoreTable(TableExhibit):
         if self.by_stage and part.suite in part.only_last:
             for row in rows[:-1]:
                 for cell in row.cells:
-                    cell.missing = False  # no score of a model before the last is to come
+                    cell.missing = False  # the suite scores only the last model
         return rows
 
 
@@ -133,8 +133,8 @@ class ScoreTable(TableExhibit):
 class PromptTable(ScoreTable):
     """The final models that have domain prompts, fine-tuned with each prompt.
 
-    It is no, a wrong, the right, or a picked prompt. The paper has no picked prompt. It is shown
-    where it was measured.
+    These are no prompt, a wrong one, the right one, and a picked one. The paper has no picked
+    prompt, so it is shown only if it was measured.
     """
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
@@ -163,7 +163,7 @@ class PromptTable(ScoreTable):
 
 @dataclass(frozen=True, kw_only=True)
 class StageScoreTable(ScoreTable):
-    """The scores of every row's model after each stage, a block a row."""
+    """The scores of every row's model after each stage, a block per row."""
 
     by_stage = True
 
@@ -180,7 +180,7 @@ class StageScoreTable(ScoreTable):
 class ZeroShotTable(TableExhibit):
     """Scores by lm-evaluation-harness of every row's model after each stage, beside its AP.
 
-    A block is a row.
+    Each row has a block.
     """
 
     def _build(self, study: Study) -> Table:
@@ -223,7 +223,7 @@ class ZeroShotTable(TableExhibit):
 def _choose_metric(line: ZeroShotLine) -> str:
     """The metric that a table shows of a task.
 
-    It is normalised accuracy where there is one, else accuracy, else the first.
+    It is normalised accuracy if there is one, else accuracy, else the first metric.
     """
     return next(name for name in ("acc_norm", "acc", *line.values) if name in line.values)
 
@@ -237,7 +237,7 @@ def _find_final_scores(part: Study) -> pd.DataFrame:
 def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:
     """The scores that tables show of a row's models after a stage.
 
-    A line is a seed, a column a domain.
+    There is a line per seed and a column per domain.
     """
     is_model = (scores["row"] == row) & (scores["stage"] == stage)
     return average_by_domain(scores[is_model & scores["headline"]], ["seed"])
@@ -249,9 +249,9 @@ def _make_line(part: Study, row: str, stage: int, label: str) -> ScoredRow:
 
 
 def _make_cell(means: pd.DataFrame, domain: str) -> Cell:
-    """The score on a domain's task of each pre-training seed.
+    """The score of each pre-training seed on a domain's task.
 
-    `means` are over fine-tuning seeds, a column a domain.
+    `means` are over fine-tuning seeds, with a column per domain.
     """
     values: tuple[float, ...] = ()
     if domain in means:
@@ -260,7 +260,7 @@ def _make_cell(means: pd.DataFrame, domain: str) -> Cell:
 
 
 def _make_average_cell(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
-    """The mean over tasks of each pre-training seed that has them all.
+    """The mean over tasks of each pre-training seed that has a score on all of them.
 
     `means` are as for `_make_cell`.
     """
@@ -270,7 +270,7 @@ def _make_average_cell(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
 
 
 def _collect_baselines(part: Study) -> list[ScoredRow]:
-    """Rows for what needs no model, on the very data that the final models were scored on."""
+    """Rows of baselines without a model, on the same data as the scores of the final models."""
     lines = []
     for name, scores in part.measured_baselines.groupby("name", sort=False):
         means = average_by_domain(scores, ["seed"])

@@ -49,15 +49,16 @@ PROPERTIES: Mapping[str, tuple[str, Show]] = {
 }
 SIZE = tuple(PROPERTIES)[:6]
 Printed = Mapping[tuple[str, str, str, str], PrintedValue]
-MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
+MEASURED = ("recover steps", "adapt steps", "train wall time")  # so they differ between seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureTable(TableExhibit):
-    """The models of a ladder, one row a stage.
+    """The models of a ladder, one line per stage.
 
-    Sizes are as built, training as recorded (mean over seeds). `rows`: printed block to row of the
-    suite, a block each. Without it there is a block a suite, of ELLE's row or the last.
+    Sizes are as built, training as recorded (mean over seeds). `rows` maps each printed block to a
+    row of the suite, which gets a block. Without it, each suite has one block, of ELLE's row or
+    else the last row.
     """
 
     properties: tuple[str, ...] = tuple(PROPERTIES)
@@ -90,7 +91,7 @@ class ArchitectureTable(TableExhibit):
         return self.finish_table(columns, blocks, footnotes, "Model")
 
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
-        """The lines of a block, one a stage."""
+        """The lines of a block, one per stage."""
         ids = [run.id for run in runs]
         stages = part.stages[part.stages["run"].isin(ids)]
         is_growing = runs[0].line.method == GROWING
@@ -118,7 +119,7 @@ class ArchitectureTable(TableExhibit):
 
 
 def _choose_row(part: Study) -> str:
-    """The row of ELLE, or the last."""
+    """The row of ELLE, or else the last row."""
     rows = [run.row for run in part.runs if run.line.method == GROWING]
     return rows[0] if rows else part.runs[-1].row
 
@@ -126,7 +127,7 @@ def _choose_row(part: Study) -> str:
 def _collect_properties(run: RunRecords, index: int, stages: pd.DataFrame) -> dict[str, float]:
     """The properties of one stage's model.
 
-    Before training the size is the ladder's, and what only training tells is NaN.
+    Before training, the size is the ladder's, and what only training tells is NaN.
     """
     model = run.line.config["model"]
     training = run.line.config["training"]

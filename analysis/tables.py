@@ -1,7 +1,7 @@
 """A table, and its three renderings: LaTeX (booktabs), Markdown, CSV.
 
-All text in a table is plain Unicode; the renderings escape it. LaTeX needs the packages booktabs,
-amssymb, graphicx.
+All text in a table is plain Unicode, which the renderings escape. LaTeX needs the packages
+booktabs, amssymb, graphicx.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from rich.text import Text
 from analysis.inference import compute_interval
 
 MISSING = "--"
-# of a number: that much equal numbers may differ by, each CPU has its own logarithm
+# of a number: equal numbers may differ by this, because each CPU has its own logarithm
 ROUNDING = 1e-12
 
 
 @dataclass
 class Cell:
-    """A number with its spread over seeds, or a text. Marks are set once its table is whole.
+    """A number with its spread over seeds, or a text.
 
-    `printed` is what the paper has in the same cell. `corrected` is what it must have meant,
-    `doubt` why it cannot be right, or is odd. No values, no text and no printed number: nothing is
-    expected here. Missing: it is expected and not there yet. `few_seeds`: over how many seeds a
-    number of ours is, where that is one or fewer than others of its table.
+    `printed` is what the paper has in the same cell, `corrected` what it must have meant, `doubt`
+    why it cannot be right, or is odd. A cell without values, text and printed number is meant to be
+    empty. `missing`: a value is expected but not there yet. `few_seeds`: the number of seeds of our
+    number, if it is one or less than for others in the table, else 0. `best` and `few_seeds` are
+    set when the table is complete.
     """
 
     values: tuple[float, ...] = ()
@@ -76,7 +77,7 @@ class Cell:
 
     @property
     def is_filled(self) -> bool:
-        """Whether anything stands in it."""
+        """Whether the cell shows anything."""
         return bool(self.number or self.printed)
 
     @property
@@ -87,7 +88,7 @@ class Cell:
 
     @property
     def beside(self) -> str:
-        """The numbers that the paper prints, and their corrections."""
+        """The number that the paper prints, and its correction."""
         if self.corrected:
             return f"{self.printed}, corrected {self.corrected}"
         return self.printed
@@ -104,7 +105,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A line, which `label` names; a line that does not compete is never the best."""
+    """A line with its label, which is never the best if it does not compete."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -113,7 +114,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines under a title; `suite` is the one that they are about."""
+    """Lines under a title, and the suite that they are about."""
 
     title: str
     rows: tuple[TableRow, ...]
@@ -124,9 +125,9 @@ class Block:
 class Column:
     """A column, and how to read its numbers.
 
-    `group` spans neighbouring columns of the same group. `lower` says which end is best, None:
-    neither. `digits` are those of its numbers. `in_csv_alone`: of a stream so long that no page has
-    room for it.
+    `group` is a heading over all neighbouring columns that have it. `lower` says whether the lowest
+    number is best, None if neither end is. `digits` are the decimals of its numbers.
+    `in_csv_alone`: only the CSV file has it, because the stream is too long for a page.
     """
 
     name: str
@@ -138,7 +139,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`warnings` are said before its numbers, and `notes` below them.
+    """A table with `warnings` before its numbers and `notes` below them.
 
     `reading`: sentences on how to read its numbers, which go with the caption.
     """
@@ -147,7 +148,7 @@ class Table:
     label: str
     caption: str
     reading: str = field(default="", kw_only=True)
-    stub: str  # the head of the rows' labels
+    stub: str  # the heading above the rows' labels
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = field(default=())
@@ -155,7 +156,7 @@ class Table:
 
     @property
     def shown(self) -> Table:
-        """The table with those of its columns that have room on a page, and anything in them."""
+        """The table with only those columns that are not empty and have room on a page."""
         lines = [row.cells for block in self.blocks for row in block.rows]
         places = []
         for place, column in enumerate(self.columns):
@@ -178,7 +179,7 @@ class Table:
 
     @property
     def has_printed(self) -> bool:
-        """Whether a number of the paper's stands in it."""
+        """Whether any cell has a number of the paper."""
         return any(
             cell.printed for block in self.blocks for row in block.rows for cell in row.cells
         )
@@ -189,7 +190,7 @@ class Table:
 
 
 def format_number(value: float, digits: int) -> str:
-    """Fixed decimals, none and commas for numbers of a thousand and more; the minus is U+2212."""
+    """A number with `digits` decimals, or none and commas from 1,000 on, and U+2212 as minus."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "diverged"
     text = f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
@@ -201,10 +202,10 @@ def format_number(value: float, digits: int) -> str:
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> None:
     """Mark the cell of each column whose seeds are all better than all seeds of each other row.
 
-    So nothing is marked of a single seed, nor what several rows share, nor what all seeds share, as
-    PNN's forgetting is 0 by construction. Nor is a cell marked that is no better than a row that
-    does not compete, such as counts of words. `references`: labels of rows that others are measured
-    against, and that are never the best.
+    A cell is not marked if it has one seed, if another row has the same value, or if all its seeds
+    are equal (PNN's forgetting is 0 by construction). It must also be better than rows that do not
+    compete, such as unigram distributions. `references`: labels of rows that are never the best,
+    and that the best need not beat.
     """
     for place, column in enumerate(columns):
         if column.lower is None:
@@ -228,9 +229,9 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
 
 
 def mark_few_seeds(blocks: Sequence[Block]) -> int:
-    """Mark the numbers of competing rows that stem from fewer seeds than most, and return the most.
+    """Mark numbers of competing rows with fewer seeds than the maximum, and return the maximum.
 
-    Where that is one, nothing is marked: the caption says it.
+    If that is one, nothing is marked, because the caption says it.
     """
     competing = [row for block in blocks for row in block.rows if row.competes]
     cells = [cell for row in competing for cell in row.cells]
@@ -251,14 +252,14 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A table environment, shrunk where it is wider than the text."""
+    """A table environment, shrunk if it is wider than the text."""
     return _load_template("table.tex", escape_latex).render(table=table.shown)
 
 
 def to_text(table: Table) -> str:
     """A table for a terminal, with as many of the last columns as it has room for.
 
-    Its columns are plain where it is piped.
+    If the output is piped, all columns are shown, without drawn lines.
     """
     table = table.shown
     endless = Console(width=10_000)
@@ -284,7 +285,7 @@ def to_text(table: Table) -> str:
 
 
 def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
-    """The table without its first columns."""
+    """The table without its first `left_out` columns."""
     grid = Grid(box=box)
     grid.add_column(Text(table.stub), no_wrap=True)
     for column in table.columns[left_out:]:
@@ -301,7 +302,7 @@ def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
 
 
 def _draw_cell(cell: Cell) -> Text:
-    """A cell as `to_markdown` has it."""
+    """A cell in the form of `to_markdown`."""
     spread = f" ± {cell.spread}" if cell.spread else ""
     printed = f" [{cell.beside}]" if cell.printed else ""
     style = "bold" if cell.best else ""
@@ -310,9 +311,9 @@ def _draw_cell(cell: Cell) -> Text:
 
 @cache
 def _load_template(name: str, escape: Callable[[object], str]) -> Template:
-    """A file beside this one whose every value goes through `escape`.
+    """A template beside this file, with every value passed through `escape`.
 
-    Its own marks are << >> and <% %>.
+    Its delimiters are << >> and <% %>.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -403,21 +404,22 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 _CSV = ("mean", "sd", "ci_low", "ci_high", "n_seeds", "text", "paper_value", "paper_corrected")
 
 
-# changes and intervals such as "+1.2%" and "−3 to +4 pt", which begin like a formula and are none
+# changes and intervals such as "+1.2%" and "−3 to +4 pt", which begin like formulas but are not
 _NUMBERS = re.compile(r"[-+][\d.,]+ ?(%|pt)?( to [-+−]?[\d.,]+ ?(%|pt)?)?")
 
 
 def _escape_csv(text: str) -> str:
-    """A text with an apostrophe before it where a spreadsheet would take it for a formula."""
+    """A text, with an apostrophe before it if a spreadsheet would take it for a formula."""
     is_formula = text[:1] in tuple("=+-@\t\r") and not _NUMBERS.fullmatch(text)
     return f"'{text}" if is_formula else text
 
 
 def to_csv(table: Table) -> str:
-    """One line a cell, for other programs.
+    """One line per cell, for other programs.
 
-    ci_low and ci_high: the 95% Student t interval of the mean over n_seeds values. pandas reads a
-    domain that is called NA, and numbers as numbers, with `keep_default_na=False, na_values=""`.
+    ci_low and ci_high: the 95% Student t interval of the mean over n_seeds values. With
+    `keep_default_na=False, na_values=""`, pandas reads numbers as numbers, and a domain called NA
+    as text.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
