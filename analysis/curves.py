@@ -29,11 +29,11 @@ from benchmark.settings.units import UNITS
 
 @dataclass(frozen=True, kw_only=True)
 class TrendFigure(FigureExhibit):
-    """The `metrics` of the rows named in `rows`, a line a row, with the range of its seeds.
+    """The `metrics` of the rows named in `rows`, a line per row, with the range over its seeds.
 
-    Without `rows` all rows are drawn. Rows of panels, each `width` inches wide, are suites. What
-    was measured before the first step of a stage, as right after growth, and on the way through the
-    first stage is drawn but does not set the scale. Lines without a colour have no band.
+    Without `rows`, all rows are drawn. Each suite is a line of panels, each panel `width` inches
+    wide. Values before the first step of a stage, such as right after growth, and before the end of
+    the first stage are drawn but do not set the scale. Grey lines have no band.
     """
 
     rows: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class TrendFigure(FigureExhibit):
 def _draw_trend(
     axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapping[str, Style]
 ) -> pd.DataFrame:
-    """Draw the means of a metric, which it returns, and its range over seeds.
+    """Draw a metric's means and ranges over seeds, and return them.
 
     Markers are at the ends of stages.
     """
@@ -129,17 +129,18 @@ def _draw_trend(
 def _draw_row(
     axis: Axes, row: str, means: pd.DataFrame, limits: tuple[float, float], style: Style
 ) -> None:
-    """Draw the means of one row within `limits`, and its range over seeds.
+    """Draw the means of one row within `limits`, and their ranges over seeds.
 
-    Line and band break where a stage begins, and an open mark is what growth has left there. They
-    join the ends of stages of which nothing else was measured after the first step.
+    Line and band break at the start of a stage. A hollow circle there is the value before the first
+    step, such as right after growth. If only the end of a stage was measured after its first step,
+    line and band do not break there.
     """
     colour = style["color"]
     is_grey = colour == figures.GREY
     order = 2 - is_grey
     is_start = means["phase"] == "start"
     starts = means[is_start & means["mean"].between(*limits)]
-    if len(starts):  # of no marks, a panel has no size
+    if len(starts):  # plotting nothing would distort the panel's layout
         axis.plot(
             starts["charged"],
             starts["mean"],
@@ -167,7 +168,7 @@ def _draw_row(
         **style,
     )
     if not is_grey:
-        # right after growth seeds lie far apart, and would cover the rest
+        # without values right after growth, whose wide range would cover the rest
         axis.fill_between(
             charged, spread["low"], spread["high"], color=colour, alpha=0.15, linewidth=0
         )
@@ -203,9 +204,9 @@ def _mark_stages(axis: Axes, part: Study) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFigure(FigureExhibit):
-    """Downstream scores after each stage: a panel a domain's task and one for their average.
+    """Downstream scores after each stage, a panel per domain's task and one for their average.
 
-    All panels share one axis.
+    All panels share one y-axis.
     """
 
     def _draw(self, study: Study) -> CaptionedFigure:
@@ -242,7 +243,7 @@ class ScoreFigure(FigureExhibit):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityFigure(FigureExhibit):
-    """ARS after each stage from the second on, a line a row; below it stands why a row has none."""
+    """ARS after each stage from the second on, a line per row, with reasons for rows without it."""
 
     def _draw(self, study: Study) -> CaptionedFigure:
         part = study.parts[0]
@@ -270,9 +271,9 @@ class SimilarityFigure(FigureExhibit):
 
 
 def _find_stage_range(values: pd.Series, count: int) -> range:
-    """The stages, of `count`, from the first to the last that has a value.
+    """The range from the first to the last stage that has a value.
 
-    All of them while none has any.
+    All `count` stages if none has a value.
     """
     stages = values.index.get_level_values("stage")
     if not len(stages):
@@ -288,9 +289,10 @@ def _draw_by_stage(
     stages: range,
     empty_text: str,
 ) -> None:
-    """Means over seeds of values by row_index, row, stage and seed, on an axis of `stages`.
+    """Draw the means over seeds of each row, on an axis of `stages`.
 
-    `empty_text` stands there if there are no values. Bars go from the lowest to the highest seed.
+    `values` are indexed by row_index, row, stage and seed. If there are none, `empty_text` is
+    written. Bars go from the lowest to the highest seed.
     """
     labelled = stages[:: figures.find_label_step(len(stages))]
     axis.set_xticks(labelled, [f"M{stage + 1}" for stage in labelled])

@@ -31,17 +31,17 @@ from analysis.notes import note_unequal_texts
 from analysis.study import Study
 from analysis.tables import escape_latex
 
-SMALL = 7.0  # points: what stands beside lines and in cells
-EDGE = 0.1  # inches that files have around a figure
-LEAST = 5.0  # points: what can be read on paper
-COLUMN = 3.3  # inches: a column of a paper of two
-WIDEST = COLUMN * SMALL / LEAST  # inches of a figure that can be read in a column
-TEXT = 8.0  # labels, legends and notes
+SMALL = 7.0  # points: names beside lines, numbers in cells
+EDGE = 0.1  # inches of margin around a figure in its files
+LEAST = 5.0  # points: the smallest that can be read on paper
+COLUMN = 3.3  # inches: a column of a two-column paper
+WIDEST = COLUMN * SMALL / LEAST  # inches: the widest figure that can be read in a column
+TEXT = 8.0  # points: labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
-CLAIMED = ("ER", "ELLE")  # rows that have a colour in any case
-FEW = 12  # stages of which each has room for a label, and for a number in a matrix
-CLEAR = 8  # rows in colour beside grey ones: more are a tangle
-GREY = "#949494"  # of rows that have none
+CLAIMED = ("ER", "ELLE")  # rows that always have a colour
+FEW = 12  # up to so many stages, each has room for a label, and for a number in a matrix
+CLEAR = 8  # rows in colour beside grey ones: more would be hard to tell apart
+GREY = "#949494"  # of rows without a colour
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, which can be searched
     "text.parse_math": False,  # a name may hold a dollar sign
@@ -59,8 +59,7 @@ _SETTINGS: dict[Any, Any] = {
 }
 Style = dict[str, Any]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
-# Names have at least 4.5:1 on white, and in the second of a pair, which is for the dark page, as
-# much.
+# Keys are for white pages, values for dark pages. Names have a contrast of at least 4.5:1 on both.
 COLOURS = {
     "#0173b2": "#b3def5",
     "#a66300": "#e8900c",
@@ -79,7 +78,7 @@ COLOURS = {
 
 
 class CaptionedFigure(Figure):
-    """A figure, with sentences on it that go into its caption."""
+    """A figure with sentences for its caption."""
 
     sentences: str = ""
 
@@ -100,7 +99,7 @@ class Picture:
     def to_files(self, name: str, label: str, caption: str) -> dict[str, bytes]:
         """PDF, PNG, and LaTeX with the whole caption.
 
-        What is too wide for a column of a paper goes over two.
+        A picture that is too wide for a column of a paper spans two.
         """
         environment = "figure" if self.width <= WIDEST else "figure*"
         whole = f"{caption} {self.sentences}".strip()
@@ -118,11 +117,11 @@ class Picture:
 class FigureExhibit(Exhibit):
     """An exhibit that renders as PDF and PNG.
 
-    The paper prints no numbers for its figures, so that all are ours.
+    The paper prints no numbers for its figures, so all numbers are ours.
     """
 
     def _draw(self, study: Study) -> CaptionedFigure:
-        """The figure of the suites that it shows, drawn under `style`."""
+        """The figure of a study that has only what the exhibit shows, drawn under `style`."""
         raise NotImplementedError
 
     def draw(self, study: Study) -> CaptionedFigure:
@@ -163,16 +162,16 @@ def style() -> Iterator[None]:
 
 
 def make_picture(figure: CaptionedFigure) -> Picture:
-    """The figure as PDF and PNG, which says what it shows.
+    """The figure as PDF, and as PNG whose metadata describe what it shows.
 
-    Nothing in it changes from one day to the next.
+    The files contain no date, so the same figure always gives the same bytes.
     """
     pdf = io.BytesIO()
     png = io.BytesIO()
     description = describe(figure)
     pdf_metadata = {"CreationDate": None, "Creator": None, "Producer": None}
     figure.savefig(pdf, format="pdf", metadata=pdf_metadata)
-    figure.set_layout_engine("none")  # panels stand where they are
+    figure.set_layout_engine("none")  # keep the panels where the PDF has them
     png_metadata = {"Software": None, "Description": description}
     figure.savefig(png, format="png", dpi=160, metadata=png_metadata)
     width = figure.get_tightbbox().width + 2 * EDGE
@@ -182,8 +181,8 @@ def make_picture(figure: CaptionedFigure) -> Picture:
 def assign_colours(study: Study) -> dict[str, str]:
     """The colour of each row, the same in all figures of a report.
 
-    CLAIMED come first, then the lowest final AP. No two rows share a colour. Rows after the last of
-    COLOURS have none.
+    CLAIMED rows come first, then the others by final AP, the lowest first. No two rows share a
+    colour. Rows after the last of COLOURS have none.
     """
     study = study.whole or study
     rows = dict.fromkeys(run.row for run in study.runs)
@@ -198,7 +197,7 @@ def assign_colours(study: Study) -> dict[str, str]:
 def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[str, Style]:
     """The style of each row of a figure, as keywords of matplotlib's `plot`.
 
-    `selection` are the rows of the figure, all by default. Where more than CLEAR + 1 are shown, the
+    `selection` are the rows of the figure, all by default. If there are more than CLEAR + 1, the
     first CLEAR keep their colours and the rest are GREY.
     """
     runs = (study.whole or study).runs
@@ -222,7 +221,7 @@ def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[
 
 
 def describe_grey(style_of: Mapping[str, Style]) -> str:
-    """A note of the rows of a figure that have no colour; empty if all have one."""
+    """A note that names the grey rows of a figure, "" if there are none."""
     grey = [row for row, style in style_of.items() if style["color"] == GREY]
     if grey:
         return f"Grey: {', '.join(grey)}"
@@ -238,7 +237,7 @@ def name_ends(
     """Write the name of each row that has a colour, and its last value, to the right of its line.
 
     `ends` are (x, y). Names that would overlap move apart, as little as possible (isotonic
-    regression). Call it when all is laid out.
+    regression). Call it when the layout is final, because it reads the panel's height.
     """
     to_panel = axis.transScale + axis.transLimits
     texts = {}
@@ -254,11 +253,11 @@ def name_ends(
     inches = axis.get_window_extent().height / axis.figure.dpi
     line_counts = np.array([texts[row].count("\n") + 1 for row in rows])
     heights = line_counts * 1.35 * SMALL / 72
-    above = np.cumsum(heights) - heights / 2  # where each would be, if all stood on each other
+    above = np.cumsum(heights) - heights / 2  # middles of names if all were stacked
     shifts = [heights_of_ends[row] * inches for row in rows] - above
     ordered = scipy.optimize.isotonic_regression(shifts).x
     places = ordered.clip(0, max(0, inches - heights.sum())) + above
-    # in inches, as panels may shrink
+    # in inches, because panels may shrink
     to_edge = ScaledTranslation(1, 0, axis.transAxes)  # type: ignore[arg-type]
     corner = axis.figure.dpi_scale_trans + to_edge
     for row, place in zip(rows, places, strict=True):
@@ -279,10 +278,10 @@ def name_ends(
 
 
 def shorten_number(value: float) -> str:
-    """Three digits where they fit into a cell, with a proper minus."""
+    """A number in three digits if they fit into a cell, with a proper minus sign."""
     if np.isnan(value):
         return ""
-    value = round(value, 5) + 0.0  # rounding leaves traces of 0, and its sign
+    value = round(value, 5) + 0.0  # 0 without rounding errors and without a sign
     if abs(value) < 1000:
         text = f"{value:.3g}"
     elif abs(value) < 1e5:
@@ -319,7 +318,7 @@ def write_in_empty_panel(axis: Axes, text: str) -> None:
 
 
 def finish(figure: CaptionedFigure, *sentences: str) -> CaptionedFigure:
-    """Hang one legend of all panels below a figure, and keep sentences for its caption."""
+    """Put one legend of all panels below a figure, and store sentences for its caption."""
     handles = {}
     for axis in reversed(figure.axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -343,9 +342,9 @@ def finish(figure: CaptionedFigure, *sentences: str) -> CaptionedFigure:
 
 
 def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
-    """The notes of tables on rows with other texts, in these suites and of these rows.
+    """The notes of tables on rows whose texts differ from those of most rows, in these suites.
 
-    By default they are of all rows.
+    `rows`: only these rows, by default all.
     """
     selection = study.select_suites(suites)
     if rows is not None:
@@ -356,9 +355,9 @@ def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | No
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
     """The legend's label of each row, and a text on what lines and their `spread` stand for.
 
-    `counts` (points,), indexed by row among others, are the seeds behind each point. A label says
-    how many they are where the row has points of fewer seeds than there are elsewhere in the
-    figure. `spread` may be empty.
+    `counts` (points,), with a level `row` in its index, counts the seeds behind each point. A label
+    gives the count if the row has points of fewer seeds than the figure's maximum. `spread` may be
+    empty.
     """
     if counts.empty:
         return {}, ""
@@ -380,7 +379,7 @@ def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, st
 
 
 def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
-    """Scale an axis as its metric's is, with plain numbers, and say so."""
+    """Give the y-axis its metric's scale, name the scale in the label, and show plain numbers."""
     low = min(values)
     high = max(values)
     is_long = metric.axis == "log" and high > 10 * low
@@ -393,12 +392,12 @@ def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
 
 
 def find_label_step(count: int) -> int:
-    """The number of stages or texts from one label to the next: at most FEW have one."""
-    return max(1, -(-count // FEW))  # of none, too
+    """The step from one label of stages or texts to the next, so that at most FEW have a label."""
+    return max(1, -(-count // FEW))  # 1 if there are none
 
 
 def format_amounts(axis: Axes, label: str) -> None:
-    """An axis of what was spent, linear, with ticks like 60 k."""
+    """Format the x-axis for amounts spent: linear, with ticks like 60 k."""
     axis.set_xlabel(f"{label}, linear")
     axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))

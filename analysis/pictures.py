@@ -22,13 +22,13 @@ from analysis.figures import CaptionedFigure, FigureExhibit, finish, make_panels
 from analysis.study import Study, select_measure
 from benchmark.settings.names import make_slug
 
-COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
-MOST = 6  # rows of a matrix figure, of which a column of a paper has room for the numbers
-DARK = 0.53  # of the scale: from here on white is read better than black
+COLOURS = "cividis"  # perceptually uniform, for all kinds of colour vision
+MOST = 6  # rows of a matrix figure at most, so that a column of a paper has room for it
+DARK = 0.53  # share of the colour scale above which white text is easier to read than black
 CELL = 0.27  # inches of a number in a cell
-TITLE = 0.9  # inches of a panel whose matrix is narrower than its title
-LABELS = 0.9  # inches beside the panels
-PANEL = 1.6  # inches of the height of a matrix that shows colours alone
+TITLE = 0.9  # inches of a panel at least, as wide as its title
+LABELS = 0.9  # inches for labels beside the panels
+PANEL = 1.6  # inches: the height of a matrix that shows only colours
 SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 
 
@@ -36,10 +36,10 @@ SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 class MatrixFigure(FigureExhibit):
     """The perplexity of every domain and probe after every stage, mean over seeds.
 
-    A panel is a row, and all have one scale. Of more than MOST rows those named in `rows` are
-    drawn, and others up to MOST by the order in which they get colours. Where seeds meet the
-    domains in different orders columns are the domains' places, as lines are. Where runs begin with
-    a start model its own perplexities are the first line.
+    Each row has a panel, and all panels share one scale. At most MOST rows are drawn: those named
+    in `rows`, then others in the order in which they get colours. If seeds meet the domains in
+    different orders, columns are the domains' places, as lines are. If runs begin with a start
+    model, its own perplexities are the first line.
     """
 
     rows: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class MatrixFigure(FigureExhibit):
             return rows
         slugs = [make_slug(row) for row in self.rows]
         named = [row for row in rows if make_slug(row) in slugs]
-        # what is trained on all text at once has one line of numbers
+        # rows that train on all text at once come last: they have one line of numbers
         others = [row for row in figures.assign_colours(part) if row not in part.pooled]
         ranked = dict.fromkeys([*named, *others, *rows])
         chosen = [row for row in ranked if row in rows][:MOST]
@@ -110,7 +110,7 @@ class MatrixFigure(FigureExhibit):
     def _make_matrices(
         self, part: Study, rows: Sequence[str]
     ) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The numbers that a panel shows of each of `rows`: a line a stage, a column a text."""
+        """The numbers in the panel of each of `rows`: a line per stage, a column per text."""
         titles = part.stage_titles
         for row in rows:
             runs = [run for run in part.runs if run.row == row]
@@ -149,7 +149,7 @@ def _make_matrix_panels(
 
 
 def _add_bar(figure: CaptionedFigure, axes: Sequence[Axes], scale: LogNorm, is_cut: bool) -> None:
-    """Add the scale of colours, where no cell has a number."""
+    """Add the scale of colours, for cells without numbers."""
     bar = figure.colorbar(
         ScalarMappable(scale, f"{COLOURS}_r"),
         ax=axes,
@@ -191,7 +191,8 @@ def _draw_matrix(
 ) -> None:
     """A panel of numbers, shape (stages, texts), a start model's line first.
 
-    What was just trained on has a frame. Of a long stream some columns and lines have a label.
+    The domain that was just learned has a frame. In a long stream only some columns and lines have
+    a label.
     """
     has_numbers = matrix.shape[1] <= figures.FEW
     step = figures.find_label_step(matrix.shape[1])
@@ -201,7 +202,7 @@ def _draw_matrix(
         matrix,
         mask=~is_finite,
         norm=scale,
-        vmin=scale.vmin,  # else it looks for the least number, of a panel that may have none
+        vmin=scale.vmin,  # else seaborn looks for the least number, but a panel may have none
         vmax=scale.vmax,
         cmap=f"{COLOURS}_r",
         annot=matrix.map(figures.shorten_number) if has_numbers else None,
@@ -211,7 +212,7 @@ def _draw_matrix(
         xticklabels=step if has_texts else False,
         yticklabels=step if has_stages else False,
         ax=axis,
-        rasterized=True,  # viewers show lines between cells that are not
+        rasterized=True,  # else viewers show lines between cells
     )
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
     width = 1.2 if has_numbers else 0.4
@@ -231,12 +232,12 @@ def _draw_matrix(
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionFigure(FigureExhibit):
-    """One column of pictures a model, one row a lineage of heads.
+    """Pictures of attention: one column per model, one line per lineage of heads.
 
     They are of the first seed of the row named `row`. A picture shows for each query (from top to
-    bottom) the keys that it attends to (from left to right), each picture from 0 to its own
-    maximum, on a scale of square roots. Above it: how much all heads attend as their own ancestor
-    does, and as the others of its model do.
+    bottom) the keys that it attends to (from left to right). Its scale goes from 0 to its own
+    maximum, in square roots. Above each model: how similar the attention of all its heads is to
+    that of their own ancestors, and of other heads.
     """
 
     row: str
