@@ -2,7 +2,7 @@
 
 Take it for the scores after each stage as curves.
 
-A panel is a task, and one is for their average.
+Each task has a panel, and so has their average.
 """
 
 from analysis.curves import ScoreFigure

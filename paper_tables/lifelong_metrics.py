@@ -2,7 +2,7 @@
 
 Take it to say how much was forgotten, and how much earlier a goal was reached.
 
-They are log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP.
+Columns include log AP+, transfer, mean AP over the budget, and the budget to ER's final AP.
 """
 
 from analysis.perplexity_tables import LifelongTable

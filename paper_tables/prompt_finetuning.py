@@ -2,7 +2,7 @@
 
 Take it to see whether a model needs to be told a text's domain.
 
-It has a picked prompt, too.
+If a picked prompt was measured, the table has it, too.
 """
 
 from analysis.score_tables import PromptTable

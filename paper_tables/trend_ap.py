@@ -2,7 +2,7 @@
 
 Take it for the demo's picture, of five methods alone.
 
-It is of the records of results/demo.
+README.md shows it for the records of results/demo.
 """
 
 from analysis.curves import TrendFigure

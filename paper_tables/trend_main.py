@@ -2,8 +2,8 @@
 
 Take it to see when in the budget a method was ahead.
 
-It stands for the paper's figures main_exp, bert_*, gpt, few_*, hyper_*, same_layer, expansion, FRW
-and prompt.
+It takes the place of the paper's figures main_exp, bert_*, gpt, few_*, hyper_*, same_layer,
+expansion, FRW and prompt.
 """
 
 from analysis.curves import TrendFigure

@@ -2,7 +2,7 @@
 
 Take it where a suite has `[evaluate]`: scores of models as they are.
 
-They are by lm-evaluation-harness.
+lm-evaluation-harness computes the scores.
 """
 
 from analysis.score_tables import ZeroShotTable
