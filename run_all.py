@@ -25,7 +25,7 @@ from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs import executors
 from benchmark.settings.command_line import LISTS, parse, repeat_options
 
-# What a command needs is imported when it is called: --help answers at once, plans before torch.
+# Each command imports what it needs, so --help answers at once, and plans do not wait for torch.
 if TYPE_CHECKING:
     from analysis.study import Study
     from benchmark.jobs.state import Survey
@@ -63,7 +63,7 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
 
 
 def find_start_in_records(runs: Path, config: RunConfig) -> RunConfig | None:
-    """The run with what the records below `runs` say of its start model; None where they do not."""
+    """The run with its start model as recorded below `runs`, None if no record has it."""
     from benchmark.ledger.ledger import find_recorded_start
     from benchmark.ledger.store import Store
 
@@ -89,9 +89,9 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
 
 
 def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
-    """The folder of `--runs`; where it is a study's, its archives unpacked.
+    """The folder of `--runs`, or if it is a study's, a folder with its archives unpacked.
 
-    `suites`: those whose archives are unpacked; none: all.
+    `suites`: the suites whose archives are unpacked, by default all.
     """
     from benchmark.ledger.archive import RECORDS, open_records
 
@@ -104,7 +104,7 @@ def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
 def require_runs(runs: Path) -> Path:
     """The folder of `--runs`, for commands that write there.
 
-    Raises UserError for a study's, which is only read.
+    Raises UserError for a study's folder, which is only read.
     """
     from benchmark.ledger.archive import RECORDS
 
@@ -174,7 +174,7 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     from benchmark.ledger.store import Store
 
-    suite, _ = read_suite(options, options.suite)  # whatever its methods do
+    suite, _ = read_suite(options, options.suite)  # no survey: it may refuse a method
     store = Store(require_runs(options.runs))
     jobs: list[str] = []
     for executor in executors.list_used(suite, store):
@@ -281,7 +281,7 @@ def upgrade(options: argparse.Namespace) -> int:
 
 
 def list_names(options: argparse.Namespace) -> int:
-    """Print the names of all methods, say, each with what it is and why one would take it.
+    """Print the names of a kind, such as methods, each with what it is and when to take it.
 
     Without a kind, all kinds are printed.
     """
@@ -346,9 +346,10 @@ def track(options: argparse.Namespace) -> int:
 
 
 def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None = None) -> Study:
-    """The records of a suite below `runs`; `set`: what `--set` would (docs/python.md).
+    """The records of a suite below `runs`.
 
-    Raises UserError, also where there are none.
+    `set` overrides suite keys as `--set` does (docs/python.md). Raises UserError for a mistake, and
+    if there are no records.
     """
     import methods
     from analysis.report import load_study, name_lack
@@ -380,7 +381,7 @@ OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "new-suite":
 
 
 def run_instrument(options: argparse.Namespace) -> int:
-    """A command on one model's folder or on text; it stands in a file of benchmark/instruments."""
+    """Run a command on a model's folder or on text, from a file in benchmark/instruments."""
     module = importlib.import_module(f"benchmark.instruments.{OF_INSTRUMENTS[options.command]}")
     command = getattr(module, options.command.replace("-", "_"))
     return int(command(options))
@@ -408,7 +409,7 @@ COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(
 )
 COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
-ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
+ENDED = {  # what to print when Ctrl-C or SIGTERM ends a command
     "run": "ended; the next `run` continues from the last checkpoint (jobs on a cluster go on)",
     "status": "ended; this stops no run, and `run` starts what is missing",
     "check": "ended; `check` keeps nothing, and the same command tries all again",
@@ -416,7 +417,7 @@ ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
 ASKS = ("-h", "--help", "--version")  # asked without a command
 
 if __name__ == "__main__":
-    # as Ctrl-C, or processes that fine-tune would go on
+    # handled like Ctrl-C, or else processes that fine-tune would go on
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):  # whatever its encoding, it takes any character
         sys.stdout.reconfigure(errors="backslashreplace")
