@@ -195,7 +195,7 @@ def describe_furthest_row(name: str, a: Runs, b: Runs) -> str:
         return f"{name}: no AP of A and B can be compared"
     ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
     percent = 100 * math.expm1(ratios.max())
-    return f"{name}: AP of A and B is at most {percent:.1f}% apart ({ratios.idxmax()})"
+    return f"{name}: AP of A and B is at most {percent:.1f}% apart (most for {ratios.idxmax()})"
 
 
 def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
