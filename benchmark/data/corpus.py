@@ -50,11 +50,12 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
     `skipped` counts the documents that are left out, by reason.
 
-    Validation files are read first, so that their text is not trained on. Without validation files,
-    a document's fingerprint decides its split, whatever other documents there are. The lowest
-    fingerprints, `valid_share` of all or the domain's own share, are validation. The highest are
-    kept from pre-training (`Domain.hold_out`). If files have fewer than FEW_DOCUMENTS documents,
-    all with the same split, pieces of them are validation, such as a book's pages.
+    Validation files are read first, so that their text is not trained on. For other documents, the
+    fingerprint decides, whatever other documents there are. Those with the highest fingerprints
+    are kept from pre-training (`Domain.hold_out`). Without validation files, a share with the
+    lowest is validation: the domain's own share, or else `valid_share`. If a domain of files then
+    has fewer than FEW_DOCUMENTS documents, all with the same split, pieces of them are validation,
+    such as a book's pages.
 
     Raises DataError.
     """

@@ -1,4 +1,4 @@
-"""Validation text without the documents that nearly stand in training text.
+"""Validation text without the documents that are near copies of training text.
 
 Only validation text loses these documents. Training text, and so weights, stay as they are.
 """
@@ -35,9 +35,9 @@ NEAR_COPIES = "near copies of training text"  # why a validation document is lef
 
 
 def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
-    """The corpus without the validation documents that nearly stand in a training text.
+    """The corpus without the validation documents that are near copies of training text.
 
-    Training texts are those of all domains and probes, so all rows of a suite are measured on the
+    Training text is that of all domains and probes, so all rows of a suite are measured on the
     same text. With `data.near_copies = "keep"` the documents stay, and `DomainInfo` has their
     number. Raises DataError if too little is left, and what `Place.make_once` raises.
     """
@@ -64,7 +64,7 @@ def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
 def _leave_out(
     domain: DomainTokens, copies: Sequence[int], corpus: Corpus, data: Data, place: Place
 ) -> DomainTokens:
-    """A domain without the validation documents `copies`, in files that are made once."""
+    """A domain without the validation documents `copies`. Its files are made once."""
     key = digest([domain.key, copies])
     make = partial(_write, domain, copies, corpus)
     folder = place.make_once("decontaminated", key, make)

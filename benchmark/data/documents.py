@@ -30,7 +30,7 @@ from benchmark.settings.texts import Domain, OnError, TextField
 # characters. Longer documents are cut, so that one file can hold a whole corpus
 LONGEST_DOCUMENT = 100_000
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
-# characters: at most so many in a piece of one of few documents, at least so many in a page
+# characters: the longest piece if few documents are cut, and where a page may end at the earliest
 PIECE = 2000
 LONGEST_PAGE = 10 * PIECE  # if no blank line comes earlier
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
@@ -107,9 +107,9 @@ class Document:
     """A text, and where it stands.
 
     `source` is what it was cut from: "pandas.core.frame:DataFrame.join", "FILE:LINE", "DATASET:ROW"
-    or what the record says in `source_field`. `decides` is the fingerprint that decides the split,
-    the same for documents that were cut from one text or have the same `source_field`. 0 is not
-    known yet.
+    or what the record says in `source_field`. `decides` is the fingerprint that decides the split.
+    Documents that were cut from one record, or whose records have the same value in `source_field`,
+    have the same. 0 is not known yet.
     """
 
     text: str
@@ -337,7 +337,7 @@ Rows = Iterator[tuple[str, Row]]  # each with its place
 def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a file.
 
-    Raises DataError with the place of what cannot be read and is not to be skipped.
+    Raises DataError with the place of text that cannot be read, unless `domain.on_error` skips it.
     """
     empty = True
     fields = RowFields(domain.text_field, domain.source_field)
@@ -511,7 +511,7 @@ def _read_parquet(path: Path, fields: RowFields) -> Rows:
 def parse_line(line: bytes, place: str, example: str) -> Any:
     """The object in a line of JSON.
 
-    Raises BrokenText for a line that is not JSON, with an `example` of a right line.
+    Raises BrokenText for a line that is not JSON, with an `example` of a correct line.
     """
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
@@ -525,7 +525,7 @@ def parse_line(line: bytes, place: str, example: str) -> Any:
 
 
 def _parse_integer(digits: str) -> int | float:
-    """An integer, or a float if it has over 4,300 digits, which Python refuses and nothing uses."""
+    """An integer, or a float from 4,300 digits on: Python refuses more, and nothing uses them."""
     if len(digits) < 4300:
         return int(digits)
     return float(digits)

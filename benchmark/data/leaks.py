@@ -1,4 +1,4 @@
-"""Validation documents, and test examples of tasks, that nearly stand in training text.
+"""Validation documents, and test examples of tasks, that are near copies of training text.
 
 Training text is that of a stream, or the `train` of a task. Near copies are documents that differ
 in a few words, so that they have long runs of words in common. Each search is made once, and

@@ -45,7 +45,8 @@ def prepare_corpus(
     """The run's corpus, after missing texts were tokenised.
 
     Its validation text lacks near copies of training text, see `decontaminate`. `check`: first
-    compare all ids with their checksums, or raise DamagedFile. Also raises what `prepare` raises.
+    compare all ids with their checksums, which can raise DamagedFile. Also raises what `prepare`
+    raises.
     """
     if is_start_gone(config):
         raise NotHere(f"model.start {config.model.start!r} is gone: restore it from a copy")
@@ -83,7 +84,10 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
 
 
 def find_texts(config: RunConfig, store: Store) -> Texts:
-    """The keys and sizes of a run's texts if all are tokenised, else an empty answer."""
+    """The keys and sizes of a run's texts if all are tokenised, else none.
+
+    If text is missing on this machine, `problem` says which.
+    """
     try:
         prepared = find_prepared_corpus(config, store)
     except NotHere as error:
@@ -220,7 +224,7 @@ def make_text_finder(store: Store) -> TextFinder:
 def _look_once(
     find: Callable[[RunConfig, Store], Found], store: Store
 ) -> Callable[[RunConfig], Found]:
-    """`find` with its store and a cache, so that a text of several runs is looked up once."""
+    """`find` with its store and a cache, so that runs of equal texts are looked up once."""
     answers: dict[str, Found] = {}  # by what the texts are made from
 
     def look(config: RunConfig) -> Found:

@@ -123,8 +123,8 @@ class DomainBlocks:
     """The order of rows of a domain's training text, cut into blocks of `length` tokens.
 
     A mixed domain is its sources one after the other. A block with text of two sources is never
-    drawn. The memory has `memory` blocks, shared among the sources by weight. Of a smaller source
-    it has all blocks. `key` draws them.
+    drawn. The memory has `memory` blocks, shared among the sources by weight. If a source has
+    fewer blocks than its share, the memory has all of them. `key` draws the blocks.
 
     Raises ConfigError for a source that holds no block.
     """

@@ -62,7 +62,7 @@ from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.settings.texts import Domain, WeightedText
 
 FORMAT = 1  # increased when a change makes other tokens from the same text
-DOMAIN_FORMAT = 2  # increased when a change makes other content of a domain's files
+DOMAIN_FORMAT = 2  # increased when a change gives a domain's files other content
 MEASURE = 2  # increased when a change gives the same validation text another perplexity
 PROBES = 2**32  # their mask numbers begin here
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
@@ -86,7 +86,7 @@ class DomainInfo(TypedDict, total=False):
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
-    near_copies: int  # validation documents that stand in training text, if they are kept
+    near_copies: int  # validation documents that are near copies, if they are kept
     versions: dict[str, str]  # by package
     source: dict[str, Any]
     # training tokens of each source of a mixed domain, which come one after the other
@@ -515,9 +515,10 @@ def _write_ids(
     """Write train.bin while text is read, and valid.bin at the end, and return what was read.
 
     After an interruption, the text before the checkpoint is read again, but training text is not
-    tokenised again. If the text has changed, all is done again. With `max_train_tokens`, validation
-    text ends when a tokenizer with one token per byte and two per document would have so many. So
-    it is the same for all tokenizers.
+    tokenised again. If the text has changed, all is done again. With `max_train_tokens` and no
+    validation files, validation text ends where the training text before it has so many bytes,
+    with two more per document. No tokenizer makes more tokens of it, so the end is the same for
+    all.
     """
     checkpoint = NOTHING
     if (folder / BEGUN).exists():

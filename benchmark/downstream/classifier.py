@@ -193,7 +193,7 @@ class LastTokenClassifier(nn.Module):
 class ColumnClassifier(nn.Module):
     """The head of transformers' sequence classifiers on the hidden states of a model.
 
-    All weights of both are trained.
+    All weights of head and model are trained.
     """
 
     def __init__(self, model: LanguageModel, config: Any, classes: int) -> None:

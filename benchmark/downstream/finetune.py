@@ -87,8 +87,8 @@ def bucket_by_length(
     """Every row once, in batches of rows of similar length.
 
     Rows are shuffled and sorted by length within pools of a few batches, and then the batches are
-    shuffled. A small task has smaller pools, so that it has at least four. With one pool, its
-    batches would be the same in every epoch.
+    shuffled. A small task has smaller pools, so that it has at least four if it has four batches.
+    With one pool, its batches would be the same in every epoch.
     """
     order = generator.permutation(len(lengths))
     pool_batches = max(1, min(POOL, len(order) // (4 * batch_size)))

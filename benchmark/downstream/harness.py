@@ -158,7 +158,7 @@ def ask(
     """The harness's scores of each task, and the task's version.
 
     Scores are values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}. Raises Stopped, and NotScored
-    for a task that the harness does not know or has no score of.
+    for a task that the harness does not know or gives no score of.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = TaskManager(include_path=settings.folder, include_defaults=False)

@@ -1,4 +1,4 @@
-"""Linear probes: logistic regression on hidden states of a frozen model, in seconds per model.
+"""Linear probes: logistic regression on hidden states of a frozen model, which takes seconds.
 
 A text is read whole, in windows of as many tokens as a row holds, and its states are averaged over
 all its tokens. A pair's features are the states u and v of its texts, |u - v| and u * v, as in

@@ -199,8 +199,8 @@ def _cut_passages(
 ) -> dict[Split, list[Example]]:
     """The passages of each split, from documents of its own.
 
-    `texts` has all passages so far, so that none comes twice. Passages under half the length are
-    left out.
+    `texts` has all passages so far, so that none comes twice. Passages with less than half of
+    `options.characters` are left out, and each document gives at most `limit`.
     """
     splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
     ends = list(accumulate(SHARES.values()))

@@ -270,7 +270,7 @@ def load_examples(
     `domains` are the stream's, and `valid_share` is their share of validation text. `folder` keeps
     examples from documents, which take long to find, and from the Hub, because there may be no
     network where a task is scored. Raises DataError, as `check_examples` does. Raises NotRead if
-    `makes` is false and the examples would have to be read first.
+    `makes` is false and `folder` lacks such examples.
     """
     notes = folder / "texts"
     dataset = task.dataset
@@ -565,7 +565,8 @@ def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) 
     `configs` are the suite's runs. In an archive, keys are those that it has recorded: see Ledger.
     A key is "" if other examples were read here, but not these, or if these were not searched for
     leaks yet. Then no score counts as one on them. A task has no key if its examples are not on
-    this machine, or if the stream, in which its test may stand, is not prepared here.
+    this machine. Unless `data.near_copies` keeps near copies, it also has none if the stream, in
+    which its test may stand, is not prepared here.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)

@@ -265,7 +265,7 @@ def _has_new_rows(phase: Phase) -> bool:
 
 
 def budget_is_exceeded_by_one_step_at_most(tiny: TinyRuns) -> None:
-    """At each phase's end, its share and earlier ones are spent, and less than one step more."""
+    """At the end of each phase, the shares so far are spent, and less than one step more."""
     config = tiny.make_config()
     tiny.train_undisturbed()
     run = tiny.make_run(config, "undisturbed-gpt")
@@ -296,7 +296,7 @@ def trains_the_same_twice(tiny: TinyRuns) -> None:
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
-    """Weights stay finite under a budget in seconds, and under one or two steps per stage.
+    """Weights stay finite under a budget in seconds, and under 1 and 2.5 steps per stage.
 
     The size of micro-batches does not divide a batch.
     """

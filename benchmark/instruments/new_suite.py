@@ -51,7 +51,7 @@ LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
 PACKED = 4.0  # bytes of text per byte of a compressed file, roughly
 # by size of vocabulary, on English text
 BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}
-# sizes, and from how many bytes of text on the next is taken
+# sizes, each for less than so many bytes of text
 VOCABULARIES = ((1024, 8e6), (2048, 4e7), (8192, 4e8))
 # row lengths, and the largest model width that they are for
 ROW_LENGTHS = ((66, 64), (130, 256), (258, 512))

@@ -45,7 +45,7 @@ def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper,
 def _list_moments(
     inputs: StageInputs, phase: Phase, begin: float, end: float, steps: int
 ) -> list[Moment]:
-    """The moments of a phase, evenly spread. `begin` and `end` are its shares of the stage."""
+    """The moments of a phase, evenly spread from `begin` to `end`, as shares of the stage."""
     stage = inputs.stage
     training = inputs.config.training
     warmup = pick_for_stage(training.warmup, stage.index)
