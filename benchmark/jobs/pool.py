@@ -114,7 +114,7 @@ def share_job(count: int, core_count: int, is_alone: bool) -> list[Slot]:
     """Divide this process's GPUs and `core_count` cores (0: all) into `count` equal slots.
 
     Slots are pinned to cores, except if this process may use more than `core_count` cores and other
-    jobs are on the node (`is_alone` is false): they could be pinned to the same cores.
+    jobs may be on the node (`is_alone` is false): they could be pinned to the same cores.
     """
     from benchmark.devices import find_accelerators
 

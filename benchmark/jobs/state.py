@@ -175,7 +175,7 @@ class Survey:
     def plan_keys(self, config: RunConfig) -> list[str]:
         """Stand-ins for stage keys, known before the text is tokenised.
 
-        Two of them are equal if the real keys are equal.
+        Stages with equal stand-ins will have equal keys.
         """
         method = self._methods[config.row, str(config.options)]
         stage_keys = make_stage_keys(config, method, plan_text_keys(config))

@@ -64,7 +64,7 @@ def show(
 
 
 def list_differences(states: Sequence[RunState]) -> list[str]:
-    """For runs without records: how records of the same row and seed differ in their settings.
+    """For runs without records: how records of the same row and seed differ from them.
 
     Runs with the same differences share their lines.
     """
@@ -98,11 +98,11 @@ def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
-    """The jobs that ended, except jobs that train runs, and whose work is still missing."""
+    """The ended jobs whose work is still missing, without jobs that train runs."""
     jobs = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
     if not jobs:
         return []
-    # as if runs under way were interrupted, so that the plan has all missing work
+    # as if all runs that are not done were interrupted, so that the plan has all missing work
     ended = []
     for run in states:
         if run.state != "done":
@@ -330,8 +330,7 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
     """The share of all stages that is trained, 0 to 1, and the seconds left at the pace so far.
 
     The pace includes evaluation and checkpoints. A stage that several runs share counts once. The
-    stages that failed runs lack do not count. Before a stage has ended, the time left is not known:
-    0.
+    time left is without stages that failed runs lack, and 0 (not known) before a stage has ended.
     """
     shares: dict[str, float] = {}  # by stage, as in the next three
     rest: dict[str, float] = {}  # of the budget

@@ -1,8 +1,8 @@
 """Equal tuning: every row tries the same number of configurations, on the first domains.
 
-Validation text of these domains decides. A configuration is a learning rate and a method's options
-out of its `space`. A search is a suite of trials. The best trials of all rows then make a suite of
-tuned rows. Both suites run like any other.
+Validation text of these domains decides which is best. A configuration is a learning rate and a
+method's options out of its `space`. A search is a suite of trials. The best trials of all rows then
+make a suite of tuned rows. Both suites run like any other.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Plan:
         """
         examples = self.survey.examples
         path = self.survey.store.scores_file("baselines")
-        # a task whose examples are not known needs the text of a run to train
+        # if a task's examples are not known, they need text, which only runs to train prepare
         tasks = []
         for task in self.suite.tasks:
             if self.wanted or task.name in examples:

@@ -145,7 +145,7 @@ class Starts:
             self._write(0)
 
     def count_in_vain(self) -> int:
-        """At the end of a start, count the starts in a row that added nothing."""
+        """At the end of a start, note the progress, and count the starts in a row without any."""
         note = json.loads(self.path.read_text())
         is_in_vain = note["progress"] == self._describe_progress()
         count = note["in_vain"] + 1 if is_in_vain else 0
@@ -296,7 +296,7 @@ class MeasureModels(Unit):
 class Report(Unit):
     """Render tables and figures from the records that there are.
 
-    `render` is passed in, because jobs must not import the packages that make tables.
+    `render` is passed in, because this package must not import those that make tables.
     """
 
     suite: Suite

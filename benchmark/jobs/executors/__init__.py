@@ -30,7 +30,8 @@ class Job:
     """Units that an executor will do or has begun, or that were not done when their job ended.
 
     An `interrupted` job was ended by the cluster or by a user. An `unknown` one counts as under
-    way, because its executor cannot find out. `detail` says why a job waits or how it ended.
+    way, because its executor cannot find out its state. `detail` says why a job waits or how it
+    ended.
     """
 
     id: str

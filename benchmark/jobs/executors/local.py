@@ -1,4 +1,4 @@
-"""The executor for this machine: a pool of processes, or the processes that torchrun started."""
+"""The executor for this machine: a pool of processes, or several that train each run together."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Slurm: submitit submits each wave as an array of jobs, which waits for the wave before.
 
-An array starts even if jobs of the wave before failed. Jobs that score a run wait only for that
-run. Units that ask for other resources are an array of their own. An array has at most as many
-tasks as the cluster allows, and a task has `runs_per_job` runs. The suite's folder has a file for
-each submitted array, written under a lock, so that a later call leaves out work under way. Nothing
-depends on the process that submitted. Jobs in Slurm's queue are under way. How other jobs ended is
-read from the files that they left and from Slurm's accounts.
+An array starts even if jobs of the wave before failed. A job that scores runs waits only for the
+job that trains them, or for all jobs of that array if some have nothing to score. Units that ask
+for other resources are an array of their own. An array has at most as many tasks as the cluster
+allows, and a task has `runs_per_job` runs. The suite's folder has a file for each submitted array,
+written under a lock, so that a later call leaves out work under way. Nothing depends on the process
+that submitted. Jobs in Slurm's queue are under way. How other jobs ended is read from the files
+that they left and from Slurm's accounts.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ ENDINGS = {
 # lost, preempted, or ended without accounts, or before the accounts were written
 OTHER = ("interrupted", "its job was ended")
 FAILED_THERE = ("FAILED", "NODE_FAIL", "BOOT_FAIL")  # states of jobs that a bad node may have ended
-# Slurm's words in a job's log if memory ran out. Its accounts say only FAILED or CANCELLED
+# Slurm's words in a job's log if memory ran out. Accounts may say only FAILED or CANCELLED then
 OUT_OF_MEMORY = re.compile("^slurmstepd.*(oom.kill|exceeded memory limit)", re.MULTILINE)
 # beginnings of lines in a job's log that are not the job's own
 NOT_OWN = ("srun: ", "slurmstepd", "submitit ")
@@ -244,10 +245,7 @@ class Submission:
             raise SlurmError(f"nothing is submitted: Slurm refused {self.refused[0]}")
 
     def _send_wave(self, wave: Wave) -> None:
-        """Submit a wave's arrays, to begin after those of earlier kinds.
-
-        Jobs that score a run wait only for that run.
-        """
+        """Submit a wave's arrays, to begin after those of earlier kinds (see `_send_scores`)."""
         kind = wave.kind
         # stages may continue those of the wave before
         order = ORDER.index(kind) + (kind in ("prepare", "stages"))
@@ -489,7 +487,7 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Ask `sbatch --test-only` about each kind of job, with each row's request.
 
-    If none is refused, a job asks one node.
+    If none is refused, submit a job that checks one node.
     """
     try:
         commands.ask("sinfo", "--noheader")

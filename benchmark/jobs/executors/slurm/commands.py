@@ -224,7 +224,7 @@ def find_log(folder: Path, job: str) -> Path:
 def has_noted(log: Path, outcome: bytes) -> bool:
     """Whether submitit noted the outcome b"success" or b"error" for the job of this log.
 
-    It writes the note at the very end. A job that a signal ends has no note.
+    submitit writes the note at the very end. A job that a signal ends has no note.
     """
     path = log.with_name(log.name.replace("log.out", "result.pkl"))
     return path.exists() and outcome in path.read_bytes()[:32]

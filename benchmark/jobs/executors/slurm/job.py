@@ -2,8 +2,8 @@
 
 submitit's own `checkpoint` is not used: it would be called only in the first process, by a handler
 of the signal. Here all processes stop after the same step, and a job is queued again however long
-the controller is silent. If another job trains the stages that a job needs, that job does not hold
-its GPU while it waits, but queues itself behind the other.
+the controller is silent. If another job trains the stages that this job needs, this job queues
+itself behind the other, so that it does not hold its GPU while it waits.
 """
 
 from __future__ import annotations

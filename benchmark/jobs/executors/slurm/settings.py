@@ -221,7 +221,7 @@ class Slurm(TrainKind):
             parameters["gres"] = f"gpu:{settings.gpus_per_node}"
         if exclusive:
             parameters["exclusive"] = exclusive
-        # Slurm queues the jobs of a lost node again, unless the site switches that off. This
+        # Slurm queues the jobs of a lost node again, unless the site switches that off. `requeue`
         # switches it on.
         options = {"requeue": True, **settings.additional_parameters}
         parameters["additional_parameters"] = {
