@@ -86,8 +86,8 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H).
 
-    transformers calls it with these arguments. torch's own is used, except with dropout on a CPU,
-    for which torch has no fused kernel.
+    transformers calls it with these arguments. It calls torch's own attention, except with
+    dropout on a CPU outside compiled code: torch has no fused kernel for that.
     """
     if not dropout or query.device.type != "cpu" or torch.compiler.is_compiling():
         return sdpa_attention_forward(

@@ -192,7 +192,8 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
             total = gradient.new_zeros(len(ids), size, layer.weight.shape[1])
         places = ids[row, column] - part.start
         values = gradient[row, column].to(total.dtype)
-        if total.device.type != "cpu":  # each of the two is deterministic on its device only
+        # `index_add_` adds in a fixed order only on a CPU, `index_put_` only on other devices
+        if total.device.type != "cpu":
             return total.index_put_((row, places), values, accumulate=True)
         flat_total = total.view(-1, total.shape[-1])
         flat_places = row * total.shape[1] + places

@@ -122,7 +122,8 @@ def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Si
 def _find_folder(start: str, revision: str | None) -> Path:
     """The model's folder on this machine.
 
-    A model that is not yet in the Hub's cache is downloaded. Raises StartModelGone if that fails.
+    A model that is not yet in the Hub's cache is downloaded. Raises StartModelGone if there is no
+    such folder, or if the download fails.
     """
     folder = Path(os.path.expanduser(start))
     if folder.is_dir():

@@ -105,8 +105,9 @@ def count_sequences_of_share(share: float, batch_size: int, what: str) -> int:
 def check_split(draws: Sequence[Draw], training: Training, processes: int) -> None:
     """Raise ConfigError if the draws cannot be split over so many processes.
 
-    Each process needs sequences of every draw that has any. With `training.shard` each needs
-    equally many, because all processes must run the model equally often.
+    `training.batch_size` must be a multiple of `processes`, and each process needs sequences of
+    every draw that has any. With `training.shard` each needs equally many, because all processes
+    must run the model equally often.
     """
     for draw in draws:
         uneven = draw.sequences % processes if training.shard else 0 < draw.sequences < processes

@@ -66,7 +66,8 @@ def load(
     """The content that `save` wrote. Only plain data is read back, never code.
 
     torch's files are zip archives. torch writes a CRC-32 of each tensor, but never reads it, so
-    this function checks it. Raises DamagedFile, which ends with the cure, also if there is no file.
+    this function checks it. Raises DamagedFile, whose message ends with `cure`, also if there is no
+    file.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -28,7 +28,7 @@ from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, find_machine_name, list_own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
-STOP = 2.0  # seconds between two readings from which a stop counts. The system makes shorter ones
+STOP = 2.0  # shortest stop, in seconds between two readings. The system itself causes shorter ones
 # seconds between two readings of the cores, because one takes as long as fifty clock readings
 LOOK = 0.5
 
@@ -85,7 +85,7 @@ class Clock:
         return 0.0
 
     def has_passed_mark(self, fraction: float, marks: int) -> bool:
-        """Whether one of `marks` evenly spaced points lies between `fraction` and the one now.
+        """Whether one of `marks` evenly spaced points lies between `fraction` and the current one.
 
         The stage's end does not count.
         """
@@ -107,7 +107,7 @@ class Clock:
         self._started = None
 
     def count(self, work: Work, alarm: int = 0) -> int:
-        """Charge some work, and the time since the last charge.
+        """Charge some work, and the time that the clock ran since the last charge.
 
         All processes must call this together. Returns the largest `alarm` of all processes.
         """
@@ -165,7 +165,7 @@ class CoreUse:
 def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
     """The share of their cores that the run's processes had: the least over all sets of cores.
 
-    All processes must call this together.
+    It is None after less than MEASURABLE seconds. All processes must call this together.
     """
     cores = tuple(list_own_cores())
     use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
@@ -181,7 +181,10 @@ def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
 
 
 def measure_share(uses: Sequence[CoreUse]) -> float:
-    """The share of the wanted cores that other programs left to processes on one set of cores."""
+    """Of the cores that processes can keep busy, the share that other programs left to them.
+
+    All these processes run on one set of cores.
+    """
     wall = max(use.time.wall for use in uses) or 1.0  # 0 if there was no step
     available = len(uses[0].cores)
     demand = min(available, sum(use.threads for use in uses))

@@ -135,7 +135,7 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
 
 
 def declare(config: RunConfig, method: LifelongMethod, stage: Stage) -> Declaration:
-    """Declare all about a method that decides the weights of a planned stage."""
+    """The method's part of a planned stage's key: all about the method that decides weights."""
     phases = list(method.phases(stage))
     content: dict[str, Any] = {}
     signature = method.signature(stage)

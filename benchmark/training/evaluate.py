@@ -49,8 +49,8 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """What an evaluation records of each domain and each probe, by field and text.
 
-    A domain is read with its own prompt or PNN column. At the end of a stage (`at_end`) the losses
-    of each document are included, for the tables.
+    A domain is read with its own prompt, column or adapters. At the end of a stage (`at_end`) the
+    losses of each document are included, for the tables.
     """
     texts = stream.evaluated
     losses = {

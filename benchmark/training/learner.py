@@ -92,7 +92,7 @@ class Learner:
         batch_size: the suite's sequences per step, over all processes.
         elapsed: how much of the budget is spent at the current step.
         learning_rate: the current step's, before the factors of `Phase.lr_multipliers`.
-        overflowed: whether a gradient of the current step exceeded fp16. If so, all are set to 0.
+        overflowed: whether a gradient of the current step was not finite in fp16. If so, all are 0.
     """
 
     def __init__(

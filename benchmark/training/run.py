@@ -236,7 +236,8 @@ class Run:
         """Train a stage.
 
         If memory does not suffice, go on from its checkpoint with half as many rows per forward
-        pass. Several processes would have to agree on that, so they raise ConfigError with a cure.
+        pass. Raises ConfigError with a cure if a single row is too much, or if there are several
+        processes, because they would have to agree on that.
         """
         world = self.world
         config = set_training(self.config, precision=self._choose_precision())

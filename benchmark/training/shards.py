@@ -73,7 +73,7 @@ class Shards(nn.Module):
 
 
 def gather(value: Any) -> Any:
-    """The full tensors in place of sharded ones, also in dicts and lists, on the CPU.
+    """A value with sharded tensors replaced by full ones on the CPU, also in dicts and lists.
 
     All processes must call this together.
     """

@@ -392,7 +392,7 @@ class StageRun:
             self.inputs.eval_model.load_state_dict(saved["evaluated"])
         self.trunk = saved["trunk"]
         set_state(self.method, saved["state"])
-        if self.position.phase:  # else they are in a file of the stage before
+        if self.position.phase:  # else the moments are in a file of the stage before
             self.carried = saved["carried"]
         phase = phases[self.position.phase].name
         step = self.position.step

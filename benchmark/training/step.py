@@ -185,7 +185,8 @@ class Loader:
     def _make(self, draw: Draw, step: int) -> list[Batch]:
         """This process's sequences, in micro-batches.
 
-        These are every `world.size`-th of the draw, so that each process has its share of memory.
+        These are every `world.size`-th one of the draw, so that each process has its share of
+        memory.
         """
         own_sequences = self._make_own_sequences(draw, step) if draw.domain == OWN else None
         local_sequences = np.arange(self._world.rank, draw.sequences, self._world.size)

@@ -1,6 +1,6 @@
 """Seconds per step on a named machine: the table behind budgets of the unit `reference`.
 
-If each step is charged these seconds, a comparison under equal wall time repeats on any machine.
+If each step is charged these seconds, any machine can repeat a comparison under equal wall time.
 `run_all.py speed` writes the table: JSON, with the machine that was measured (`machine`) and each
 row of the suite (`rows`). The times of an unmeasured row are estimated: Naive's seconds, times the
 row's FLOPs over Naive's. If Naive was not measured at a run's settings, its times at the nearest

@@ -36,7 +36,7 @@ from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
 REPLAYED = 4  # the counter that gives the order of the replayed text its own random numbers
-# of the text tokens of a sequence. Of these 80% become <mask>, 10% a random token, 10% stay (BERT)
+# share of text tokens to predict: 80% of these become <mask>, 10% a random token, 10% stay (BERT)
 MASKED_SHARE = 0.15
 
 

@@ -186,7 +186,7 @@ class Place:
 
     @torch.no_grad()
     def write(self, affine: Affine) -> None:
-        """Store an Affine. Raises ValueError if only the Affine has a bias."""
+        """Store an Affine. Raises ValueError for a bias other than 0 if the module has none."""
         weight, bias = self._tensors()
         if bias is None and affine.bias.any():
             raise ValueError(f"a bias for a {type(self.module).__name__} that has none")

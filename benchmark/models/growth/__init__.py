@@ -26,7 +26,7 @@ from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, Width, plan_lay
 from benchmark.settings.base import ConfigError
 
 Mode = Literal["exact", "fpi", "aki"]
-_CALIBRATION_STATES = 4096  # enough to fit the head's extra units; more only costs time
+_CALIBRATION_STATES = 4096  # enough to fit the head's extra units. More only costs time
 
 
 @torch.no_grad()
@@ -53,8 +53,9 @@ def grow(
         mode: "exact" keeps the function if the architecture allows it, and comes close if not.
             "fpi" is the paper's width expansion with plain copies of layers. "aki" is "fpi" with
             new units from the layer above.
-        noise: standard deviation of the noise on split units (fpi only), as a share of each
-            matrix's own in a new network of the old size (`architectures.find_initial_std`).
+        noise: standard deviation of the noise on split units (fpi only), as a share of the
+            matrix's standard deviation in a new network of the old size
+            (`architectures.find_initial_std`).
         copy: which layers to copy: "new" draws layers that were never copied, "first" and "last"
             always copy that layer, "stack" puts the whole stack on top of itself.
         copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its

@@ -19,8 +19,8 @@ residual units by the root of their mean square. T - S further units of zero mul
 square by S / T. To undo this, the gain is multiplied by sqrt(S / T), and the epsilon by S / T. No
 weights write into the new units. New heads and feed-forward units are copies of old ones, and write
 nothing. But their outputs are not zero, and neither are the weights that read new units. So the
-first gradient reaches the weights that write into or from new units, and the second gradient the
-others.
+first gradient reaches the weights that write into new residual units, or out of new heads and
+feed-forward units. The second gradient reaches the others.
 
 A norm over each head (Qwen3) gets the smaller epsilon too. It stays exact, because queries and keys
 are multiplied by sqrt(S / T): the norm ignores this factor, and the epsilon keeps its effect. If a

@@ -221,7 +221,7 @@ class Width:
         raise NotImplementedError
 
     def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        """The wide rows of the decoder, like those of the embeddings because it may be tied."""
+        """The wide rows of the decoder: made like the embeddings, because they may be tied."""
         return self.widen_table(decoder, norm)
 
     def widen_norm(self, norm: Affine) -> Affine:
@@ -257,13 +257,13 @@ class Fpi(Width):
 
     It comes from bert2BERT (Chen et al. 2022). If a unit has C copies, each copy has all of its
     incoming weights, and 1/C of its outgoing weights. So linear maps and activations keep their
-    function. A LayerNorm does only if all units have equally many copies, because a unit with more
-    copies weighs more in its mean and variance. All layers share one map of hidden units.
+    function. A LayerNorm does so only if all units have equally many copies, because a unit with
+    more copies weighs more in its mean and variance. All layers share one map of hidden units.
 
     Attributes:
         noise: standard deviation of the noise on the outgoing weights of units with copies (the
-            paper's delta, which is zero if C = 1), as a share of the old matrix's own in a new
-            network.
+            paper's delta, which is zero if C = 1), as a share of the old matrix's standard
+            deviation in a new network.
         config: the configuration of the old network, from which that deviation is computed.
     """
 

@@ -45,7 +45,7 @@ class LinearLateral(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """What the new column receives (..., outputs), for one (..., inputs) per old column."""
+        """What the new column receives (..., outputs), from one (..., inputs) per old column."""
         received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
         return sum(received[1:], start=received[0])
 
@@ -53,7 +53,7 @@ class LinearLateral(nn.Module):
 class AdapterLateral(nn.Module):
     """U f(V [a_1 h_1, a_2 h_2, ...]) over the earlier columns (Rusu et al., eq. 2).
 
-    f is GELU, as in the transformers. The scales a_j start as small random numbers.
+    f is GELU, as in the transformer layers. The scales a_j start as small random numbers.
     """
 
     def __init__(self, columns: int, inputs: int, outputs: int) -> None:
@@ -63,7 +63,7 @@ class AdapterLateral(nn.Module):
         self.up = nn.Linear(inputs, outputs)
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """What the new column receives (..., outputs), for one (..., inputs) per old column."""
+        """What the new column receives (..., outputs), from one (..., inputs) per old column."""
         scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
         reduced = self.down(torch.cat(scaled, dim=-1))
         return self.up(F.gelu(reduced))
