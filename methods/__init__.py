@@ -124,7 +124,7 @@ def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
 
 
 def _check_names(suite: Suite, rows: Sequence[Row]) -> None:
-    """Raise ConfigError if a table cannot tell the names of two rows apart."""
+    """Raise ConfigError if `find_equal_labels` finds rows with equal names."""
     repeated = find_equal_labels(row.name for row in rows)
     if not repeated:
         return
@@ -146,7 +146,7 @@ def list_runs(
 
     By default these are all methods and the suite's seeds. If a run's start model is gone,
     `find_start` is asked for the run with the settings that followed from that model. Raises
-    ConfigError if it returns None.
+    ConfigError if it is not given, or returns None.
     """
     rows = _list_all_rows(suite, only)  # all rows, so that each keeps its place and colour
     runs = expand(suite, rows, seeds or suite.seeds, _find_own_optimizer)

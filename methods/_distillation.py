@@ -43,7 +43,7 @@ class Distillation(LifelongMethod):
         domains = batch.domains[-sequences:]
         positions = batch.positions[-sequences:]
         teacher = self.teacher(tokens, domains, positions)
-        # a mean over all sequences: the term weighs as much as the share of memory sequences
+        # a mean over all sequences: the term's weight is the share of memory sequences
         return loss + sequences / len(batch.tokens) * self.beyond_er(
             logits[-sequences:], teacher, batch.targets[-sequences:]
         )

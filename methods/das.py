@@ -88,7 +88,7 @@ class DAS(LifelongMethod):
 
 
 def find_output_dimension(module: object) -> int:
-    """The dimension of a linear map's weight that counts outputs: the last in Conv1D."""
+    """The output dimension of a linear map's weight: 1 in transformers' Conv1D, otherwise 0."""
     from transformers.pytorch_utils import Conv1D
 
     return int(isinstance(module, Conv1D))

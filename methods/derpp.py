@@ -6,7 +6,7 @@ The loss of a memory sequence is beta CE + alpha MSE(logits, stored logits). V l
 of a memory of 200 million tokens fit on no disk. So the previous stage's model computes the logits
 again. It is the newest model that was trained on the sequence's domain or a later one. The squared
 error is averaged over the vocabulary, as in the authors' code. Both terms use the same memory
-sequences, but the paper draws them twice.
+sequences. In the paper each term draws its own.
 """
 
 from __future__ import annotations

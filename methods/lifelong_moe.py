@@ -39,7 +39,7 @@ class LifelongMoE(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"distillation": (0.1, 0.3, 1.0, 3.0)}
 
-    distillation: NotNegative = 1.0  # lambda: weight of the previous model's KL (default: ours)
+    distillation: NotNegative = 1.0  # lambda: weight of the KL term (the default is ours)
 
     teacher: Any = field(default=None, init=False)  # the previous stage's model
 

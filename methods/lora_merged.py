@@ -31,7 +31,7 @@ class LoRAMerged(LifelongMethod):
     needs_full_weights = True
     search_space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
 
-    # all later stages have the last rank
+    # if there are more stages, they have the last rank
     ranks: Ranks = (64,)  # of the adapters in the second stage, in the third, ...
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:

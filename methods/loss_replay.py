@@ -86,7 +86,7 @@ def compute_sequence_losses(learner: Learner, batch: Batch) -> Tensor:
 
 
 def choose_sequences(batches: Sequence[Batch], numbers: Sequence[int], count: int) -> list[Batch]:
-    """The sequences with these numbers, in batches of the given size.
+    """The sequences with these numbers, in batches as large as the first of `batches`.
 
     `count` sequences are chosen by all processes together. If this process has none, it gets the
     first sequence with weight 0, because each process takes part in a step.

@@ -1,6 +1,6 @@
 """Stack: ELLE with whole-stack depth growth at fixed width (Du et al. 2024, G_stack).
 
-Take it to compare growth in depth only with ELLE.
+Take it to compare ELLE with growth in depth only.
 
 "Stacking your transformers", arXiv 2405.15319. The stack of layers is put on top of itself up to
 the ladder's depth. If this is no multiple of the old depth, the uppermost copy ends early: 6 layers

@@ -18,7 +18,7 @@ stable:
 
     eta = eta_max min(1, n / w, (1 - n) / d) at the share n of the stream, with w, d of the options.
 
-Here the network grows at the beginning of the first stage before which tau is spent, and of the
+Here the network grows at the beginning of the first stage before which tau is spent, or of the
 last stage at the latest. The width is the ladder's last, and each batch has ER's share of memory.
 """
 
