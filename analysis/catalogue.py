@@ -114,8 +114,8 @@ class ModelMeasure:
 def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     """The measures of models that the suite's tables and figures need.
 
-    Most of these need only the records of training. Raises ConfigError for a name that is neither a
-    table nor a figure.
+    Most tables and figures need only the records of training. Raises ConfigError for a name that is
+    neither a table nor a figure.
     """
     measures = []
     for name in suite.tables:

@@ -22,7 +22,8 @@ class Claim:
     `table`: the table with the paper's numbers. `metric`: a key of `analysis.metrics.METRICS`.
     `stages`: after the "last" stage, or after "each" stage from the second on. `columns`: on the
     "average" of the tasks, or on "each" task. `by`: better by more than this amount, or if it is
-    negative, worse by less than its size. `within`: instead of `by`, the same up to this amount.
+    negative, worse by less than its absolute value. `within`: instead of `by`, the same up to this
+    amount.
     """
 
     topic: str

@@ -55,9 +55,9 @@ class Side:
 def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iterator[str]:
     """A table of each suite that both sides have, followed by what differs.
 
-    If each side has only one suite, these two are compared, whatever their names. `settings`: by
-    dotted key, only runs with these settings are compared. Raises ComparisonError if there is
-    nothing to compare, or if a row was run with several settings.
+    If each side has only one suite, these two are compared, whatever their names. Only runs with
+    these `settings` (by dotted key) are compared. Raises ComparisonError if there is nothing to
+    compare, or if a row was run with several settings or streams.
     """
     pairs = [(name, name) for name in a.suites if name in b.suites]
     if not pairs and len(a.suites) == len(b.suites) == 1:

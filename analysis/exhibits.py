@@ -146,7 +146,8 @@ class TableExhibit(Exhibit):
         A row that is no better than the unigram distributions is never the best, also in tables
         that do not show these distributions.
 
-        `scores`: of downstream tasks. They compare whatever the validation text of a row was.
+        `scores`: the numbers are scores of downstream tasks. These can be compared even if rows
+        have different validation texts.
         """
         never_best = {}
         for part in study.parts:

@@ -39,7 +39,7 @@ WIDEST = COLUMN * SMALL / LEAST  # inches: the widest figure that can be read in
 TEXT = 8.0  # points: labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
 CLAIMED = ("ER", "ELLE")  # rows that always have a colour
-FEW = 12  # up to so many stages, each has room for a label, and for a number in a matrix
+FEW = 12  # with at most this many stages, each has room for a label and a number in a matrix
 CLEAR = 8  # rows in colour beside grey ones: more would be hard to tell apart
 GREY = "#949494"  # of rows without a colour
 _SETTINGS: dict[Any, Any] = {
@@ -278,7 +278,7 @@ def name_ends(
 
 
 def shorten_number(value: float) -> str:
-    """A number in three digits if they fit into a cell, with a proper minus sign."""
+    """A number that fits into a cell: three digits below 1,000, a proper minus, "" for NaN."""
     if np.isnan(value):
         return ""
     value = round(value, 5) + 0.0  # 0 without rounding errors and without a sign

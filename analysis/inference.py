@@ -25,7 +25,7 @@ POWER = 0.8
 # at most this probability. Noise with two neighbouring values, each with probability 1/2, reaches
 # it (Motzkin and Straus 1965).
 SAME_DIFFERENCE = 0.25
-GAUSSIAN = 1e6  # degrees of freedom with which Student's t is the normal distribution
+GAUSSIAN = 1e6  # degrees of freedom from which on Student's t equals the normal distribution
 EQUAL = "all equal"  # instead of an interval, if values have no spread to compute it from
 
 
@@ -57,7 +57,8 @@ def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
 def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0) -> tuple[str, str]:
     """The mean of values and its interval by `compute_interval`, as texts.
 
-    The interval is "" if there is none, and EQUAL if several values are equal and `shared` is 0.
+    The interval is "" if there is none. It is EQUAL if there are several values, all of them equal,
+    and `shared` is 0.
     """
     mean = show(float(values.mean()))
     if len(values) > 1 and not shared and np.ptp(values) == 0:
@@ -190,8 +191,8 @@ def count_fewest_seeds(tests: int) -> int:
 def find_detectable_mean(sd: float, seeds: int, tests: int, shared: float = 0.0) -> float:
     """The smallest true mean that a test, one of `tests`, finds significant with probability POWER.
 
-    `sd` is the standard deviation of the seeds. NaN if so few seeds can find no mean significant.
-    `shared` is as in `compute_one_sided_p`.
+    `sd` is the standard deviation of the seeds. NaN if the seeds are too few for any test to be
+    significant. `shared` is as in `compute_one_sided_p`.
     """
     if seeds < count_fewest_seeds(tests):
         return math.nan

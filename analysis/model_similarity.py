@@ -210,7 +210,8 @@ def compute_attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> 
     """Attention weights (H, B, T, T), queries before keys.
 
     `tokens` (B, 1+N) and `domains` (B,) are as `hidden` takes them. The model is a plain one. Its
-    network is called as transformers calls it: only then does it return weights and mask GPT's.
+    network is called with eager attention, as transformers calls it, because only then does it
+    return the weights, with GPT's causal mask applied.
     """
     model.network.set_attn_implementation("eager")
     with evaluating(model):

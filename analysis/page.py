@@ -111,8 +111,8 @@ def _pack_library() -> str:
 def summarize(part: Study) -> list[str]:
     """The result in three sentences: the best row, what growth gained, what was forgotten.
 
-    They are about rows that spend the budget stage by stage, have ended, and share most rows'
-    texts.
+    They are about rows that spend the budget stage by stage, have ended, and are on the texts that
+    most rows have.
     """
     last = len(part.runs[0].domains) - 1
     excluded = part.never_best | part.pooled
@@ -248,7 +248,7 @@ def _build_cost_table(study: Study) -> Table:
 
 
 def make_chart_data(study: Study) -> Markup:
-    """JSON for the page's script, which cannot end its HTML element or begin another."""
+    """JSON for the page's script, in which no text can end its HTML element or begin another."""
     budgets = (run.line.config["budget"] for run in study.runs)
     charged = next((budget["unit"] for budget in budgets), "seconds")
     units = {"charged": UNITS[charged].label}

@@ -1,7 +1,7 @@
 """What the paper's suites train, and which rows of a report train the same.
 
-Only beside such a row do tables show a number of the paper. The suites in `benchmark/suites/` say
-what the paper trained.
+Tables show a number of the paper only beside such a row. The suites in `benchmark/suites/` say what
+the paper trained.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def is_paper_task(task: Mapping[str, Any], suite: str) -> bool:
 
 
 def note_differences(part: Study, suite: str, rows: set[str]) -> list[str]:
-    """A note on how these rows differ from a suite of the paper with the same models, in TOLD."""
+    """A note on how these rows differ in TOLD from a suite of the paper with the same models."""
     paper = read_suite(suite)
     if paper is None:
         return []

@@ -21,7 +21,7 @@ from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
 
-LONG = 12  # a page shows every stage if there are at most so many
+LONG = 12  # a page shows every stage if there are at most this many
 Place = tuple[int, Metric]  # of a column: a stage, and the metric after it
 
 
@@ -264,7 +264,7 @@ TIMES = {name: Column(name, lower=True) for name in metrics.TIMES}
 
 @dataclass(frozen=True, kw_only=True)
 class TimeTable(TableExhibit):
-    """For streams in time: perplexity on periods before, of and after each stage.
+    """For streams in time: perplexity on each stage's own period, on earlier and on later ones.
 
     `analysis.metrics.average_over_time` defines the columns. Only runs that finished count.
     """

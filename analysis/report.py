@@ -92,8 +92,9 @@ def name_lack(study: Study) -> str:
 def load_study(suites: Suites, runs: Path) -> Study:
     """The study of suites' runs from the records below `runs`, with their names joined.
 
-    Records count only if they match all that identifies their run, and only on the newest of a
-    row's texts. Raises ConfigError for two suites of one name.
+    Records count only if they belong to their run's present settings, texts and method. If runs of
+    a row are on different texts, only the newest texts count. Raises ConfigError for two suites of
+    one name.
     """
     from analysis.study import Study
 

@@ -133,7 +133,7 @@ class ScoreTable(TableExhibit):
 class PromptTable(ScoreTable):
     """The final models that have domain prompts, fine-tuned with each prompt.
 
-    These are no prompt, a wrong one, the right one, and a picked one. The paper has no picked
+    The prompts are none, a wrong one, the right one, and a picked one. The paper has no picked
     prompt, so it is shown only if it was measured.
     """
 

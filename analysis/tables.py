@@ -35,10 +35,10 @@ class Cell:
     """A number with its spread over seeds, or a text.
 
     `printed` is what the paper has in the same cell, `corrected` what it must have meant, `doubt`
-    why it cannot be right, or is odd. A cell without values, text and printed number is meant to be
-    empty. `missing`: a value is expected but not there yet. `few_seeds`: the number of seeds of our
-    number, if it is one or less than for others in the table, else 0. `best` and `few_seeds` are
-    set when the table is complete.
+    why it cannot be right, or is odd. A cell without values, text or printed number is meant to be
+    empty, unless it is `missing`: a value is expected but not there yet. `few_seeds`: the number of
+    seeds of our number, if a mark is to say that they are few, else 0. Marks are mostly set when
+    the table is complete.
     """
 
     values: tuple[float, ...] = ()
@@ -105,7 +105,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A line with its label, which is never the best if it does not compete."""
+    """A line with its label. Unless it competes, it is never the best."""
 
     label: str
     cells: tuple[Cell, ...]

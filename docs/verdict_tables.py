@@ -2,11 +2,11 @@
 
 python -m docs.verdict_tables
 
-It prints the tables of docs/appendix_statistics.md. The card is the card of a suite of the paper's
-methods, with all claims about them. Every value is drawn for each seed, and claims share the values
-of their rows, as on a real card. A verdict is wrong if it is "held" but the claim is false, or "not
-held" but the claim is true. If some or all comparisons of a claim lie exactly at their bounds, and
-none on the wrong side, both are wrong.
+It prints the tables of docs/appendix_statistics.md. The scorecard has all claims about the paper's
+methods. Every value is drawn for each seed, and claims share the values of their rows, as on a real
+card. A verdict is wrong if it is "held" but the claim is false, or "not held" but the claim is
+true. If some or all comparisons of a claim lie exactly at their bounds, and none on the wrong side,
+both verdicts are wrong.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Draws:
 
 
 def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
-    """Draw `cards` cards with the most seeds, of which a smaller number takes the first."""
+    """Draw `cards` cards with the most seeds. For fewer seeds, the first of these are taken."""
     kinds = NOISE | SHARED
     rng = np.random.default_rng([[*kinds].index(noise), [*DIFFERENCES].index(difference)])
     values = kinds[noise](rng, (SEEDS[-1], cards, card.values))
@@ -218,7 +218,7 @@ def write_tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
 
 
 def write_table(head: str, rows: Mapping[str, Floats]) -> str:
-    """A table of percentages by SHOWN, in whose row names " | " divides the first columns."""
+    """A table of percentages by SHOWN. In names of rows, " | " divides the first columns."""
     lines = [f"| {head} | " + " | ".join(map(str, SHOWN)) + " |"]
     lines.append("|" + " :-- |" * (head.count("|") + 1) + " --: |" * len(SHOWN))
     for name, line in rows.items():
