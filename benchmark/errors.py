@@ -14,7 +14,7 @@ class UserError(ValueError):
 def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
     """The message of an error in one line.
 
-    A question mark replaces each unprintable character, as it could control the terminal.
+    A question mark replaces each unprintable character, because it could control the terminal.
     """
     text = str(error)
     if isinstance(error, OSError):

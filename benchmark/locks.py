@@ -53,7 +53,7 @@ def identify_kernel() -> str:
 
 
 def read_start_time(pid: int | str) -> str:
-    """When a process started, in ticks since boot; empty if it is dead or a zombie."""
+    """When a process started, in ticks since boot, "" if it is dead or a zombie."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

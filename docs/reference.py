@@ -90,7 +90,7 @@ def _find_comment(member: ast.AnnAssign, lines: list[str]) -> str:
 
 
 def _read_docs(node: ast.ClassDef | ast.FunctionDef) -> str:
-    """A docstring in one paragraph; its list of attributes as a list."""
+    """A docstring as one paragraph, with its list of attributes as a list."""
     text, _, attributes = (ast.get_docstring(node) or "").partition("\n\nAttributes:\n")
     text = re.sub(r"\s*\n\s*", " ", text)
     items = re.sub(r"\n {5,}", " ", attributes).splitlines()

@@ -63,9 +63,9 @@ def collect(
 
     Lines that an archive has stay as they are, and later lines of the same files are added.
     `examples` maps each task that was scored here to the key of its examples. The returned lines
-    count the stages that were trained again, by how their weights compare with the archive's.
-    Raises ResultsError if the weights differ by more than rounding, or if a run has other stages
-    than in the archive.
+    count the stages that an archive had already, by how the weights here compare with its own.
+    Raises ResultsError if they differ by more than rounding, or if a run has other stages than in
+    the archive.
     """
     store = ledger.store
     outcomes: dict[str, str] = {}  # by stage

@@ -65,9 +65,10 @@ def make_stage_keys(
 
 
 def select_stage_settings(config: RunConfig, index: int, uses_memory: bool) -> RunConfig:
-    """The settings of a run that a stage depends on, with this stage's value of lists per stage.
+    """The settings of a run that a stage depends on.
 
-    Without memory, the memory's size and seed have their defaults, because they decide nothing.
+    A setting with a value per stage has this stage's. Without memory, the memory's size and seed
+    have their defaults, because they decide nothing.
     """
     training = config.training
     rates = {

@@ -1,7 +1,7 @@
 """Whether a record belongs to a run with its present settings, texts and method.
 
 All code that reads a result asks here. docs/concepts.md lists what must be unchanged. A run's id
-depends on its settings and its seed, the keys of its stages on all else. Records also have the
+covers its settings and its seed, the keys of its stages cover the rest. Records also have the
 descriptions that the keys are hashes of, so that a message can say what differs. No torch here.
 """
 
@@ -217,7 +217,7 @@ class Ledger:
         """These runs of a suite, with an empty view for each run that has no records.
 
         All seeds of a row must have the same text: see `leave_out_older_texts`. Raises RecordsError
-        for a copy of a run's file, see `check_other_files`.
+        for a file that cannot be used, such as a copy of a run's file, see `check_other_files`.
         """
         check_other_files(self.store, suite, {config.id for config in configs})
         runs = []
@@ -291,7 +291,7 @@ def name_differences(differences: Sequence[str]) -> str:
 
 
 def name_further_seeds(configs: Sequence[RunConfig], ledger: Ledger) -> list[str]:
-    """A line with the seeds of these runs that are trained too, but not shown.
+    """A line with further seeds for which these runs are trained too, but not shown.
 
     The list is empty if there are no such seeds.
     """

@@ -81,7 +81,7 @@ class RunLine(Line, tag="run", kw_only=True):
     tasks: list[dict[str, Any]] = []  # downstream tasks with their hyper-parameters
     domains: list[Titled]
     probes: list[Titled] = []
-    # keys of its stages: empty before it has started, like all fields below, which need the text
+    # keys of its stages. Like all fields below, it is empty before the run has started
     stages: list[Key] = []
     unigram: dict[str, Perplexity] = {}  # by domain
     texts: dict[str, str] = {}  # by domain or probe a hash of its validation text
@@ -99,7 +99,7 @@ class FailedLine(Line, tag="failed", kw_only=True):
 
 
 class RunDone(Line, tag="done", kw_only=True):
-    """That a run is done."""
+    """The end of a run."""
 
 
 class Hardware(Struct, kw_only=True, omit_defaults=True):
@@ -251,8 +251,8 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     name: str  # "majority" or "bag of words"
     metric: str
     test: Share
-    # examples of test that nearly stand in training text of the task or the stream, and how many of
-    # these in the stream's, if `data.near_copies` keeps them
+    # test examples with a near copy in training text of the task or the stream, and how many of
+    # them have one in the stream's, if `data.near_copies` keeps them
     leaks: int = 0
     in_stream: int = 0
 
@@ -271,8 +271,8 @@ class ScoreLine(Line, tag="score", kw_only=True):
     metric: str
     dev: Share  # of the best epoch, or of a linear probe's best strength
     test: Share
-    # examples of test that nearly stand in training text of the task or the stream, and how many of
-    # these in the stream's, if `data.near_copies` keeps them
+    # test examples with a near copy in training text of the task or the stream, and how many of
+    # them have one in the stream's, if `data.near_copies` keeps them
     leaks: int = 0
     in_stream: int = 0
     precision: str = ""  # of the forward passes
@@ -308,7 +308,7 @@ class SimilarityLine(Line, tag="similarity", kw_only=True):
     """The similarity of a stage's model to its ancestors, see analysis/model_similarity.py.
 
     `text` is the key of the validation text that the models read. It is empty in older records, and
-    if the reason does not depend on a text.
+    if there is a `reason`.
     """
 
     key: str = ""
@@ -328,7 +328,7 @@ class AttentionLine(Line, tag="attention", kw_only=True):
     own: list[float]  # for each earlier model, the heads' mean similarity to their ancestors
     others: list[float | None]  # and to that model's other heads, None if it has no others
     heads: list[list[int]]  # layer and head of the lineages that the figure shows
-    maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
+    maps: list[list[list[int]]]  # their attention, queries by keys, in thousandths
     reason: str | None  # why it cannot be measured
 
 
@@ -437,9 +437,9 @@ def select_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
 def read_stage(path: Path) -> list[LineOfStage]:
     """The lines of a stage's file in the order of training.
 
-    A "resumed" line cancels earlier lines of later steps. Of two lines of the same kind, phase and
-    step the last one counts. This includes two "done" lines, because a writer that hung may add its
-    line to that of the writer that took over. Raises RecordsError as `read` does.
+    A "resumed" line cancels earlier lines of later steps. Of two lines of the same kind, phase,
+    step and text the last one counts. This includes two "done" lines, because a writer that hung
+    may add its line to that of the writer that took over. Raises RecordsError as `read` does.
     """
     newest: dict[tuple[object, ...], LineOfStage] = {}
     order: list[str] = []

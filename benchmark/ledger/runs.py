@@ -53,7 +53,7 @@ def make_run_line(config: RunConfig) -> RunLine:
 class RunRecords:
     """The one view of a run: its settings, and all records that belong to it.
 
-    `line` is the run's own line, or the line that a run that has not started would have. `lines`
+    `line` is the run's own line, or if it has not started, the line that it would have. `lines`
     are all lines of its file, empty if it has not started or they do not belong to it. `stages[i]`
     has the lines of the i-th stage in the order of training, without those that a resume cancelled.
     It is empty for a stage that has not started. `scores[i]` has the downstream scores of that

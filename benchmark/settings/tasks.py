@@ -36,7 +36,7 @@ class HubTask(HubSource):
 
 
 class Docstrings(Settings):
-    """Passages of the documentation that its domain holds out: what part of a package is each from?
+    """A task on documentation that its domain holds out: which part of a package is a passage from?
 
     See `benchmark.downstream.passages`.
     """
