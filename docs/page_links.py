@@ -23,7 +23,9 @@ from benchmark.ledger.archive import lay_out, read_archives
 from benchmark.ledger.runs import load_runs
 
 ROOT = Path(__file__).parent.parent
-OF_STUDY = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.(?:png|md))(?=[)\"#])")
+LINKED_FILE = re.compile(
+    r"(?<=[(\"])(?:\.\./)?((?:results|benchmark|analysis)/[\w/]+\.(?:png|md|json|toml|py))(?=[)\"#])"
+)
 OUTSIDE = {
     "README.md": "index.md",
     "results/README.md": "results.md",
@@ -32,6 +34,7 @@ OUTSIDE = {
 }
 OUTSIDE |= {
     "results/small_models_begun_well/details.md": "study_details.md",
+    "results/small_models_begun_well/plan.md": "study_plan.md",
     "results/open_text/README.md": "open_text.md",
     "results/open_text/plan.md": "open_text_plan.md",
 }
@@ -53,7 +56,7 @@ def on_files(files: Any, config: Any) -> Any:
     named = {
         name
         for page in files.documentation_pages()
-        for name in OF_STUDY.findall(page.content_string)
+        for name in LINKED_FILE.findall(page.content_string)
     }
     for name in sorted(named - OUTSIDE.keys()):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
@@ -100,7 +103,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page: make links of the names in it."""
     for name, target in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name}", f"]({target}")
-    parts = re.split(r"(```.*?```|`[^`\n]*`)", OF_STUDY.sub(r"\1", markdown), flags=re.S)
+    parts = re.split(r"(```.*?```|`[^`\n]*`)", LINKED_FILE.sub(r"\1", markdown), flags=re.S)
     linked = [
         re.sub(r"(?<![\w/\[])(?<!\]\()docs/(\w+)\.md", r"[docs/\1.md](\1.md)", part)
         for part in parts[::2]
