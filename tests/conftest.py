@@ -1,4 +1,4 @@
-"""What tests of several files are given."""
+"""Fixtures that tests of several files share."""
 
 import os
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = (
-    "1"  # before torch is imported, whatever is set: more threads sum in another order
+    "1"  # even if another value is set, and before torch: more threads sum in another order
 )
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests are the CPU's, gpu-check is the GPU's
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests use the CPU, gpu-check the GPU
 
 import pytest
 import torch
@@ -46,14 +46,14 @@ def tokenised(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def tiny_folder(tokenised, tmp_path) -> Path:
-    """A folder for `TinyRuns`, whose text the first test that needs it tokenises for all."""
+    """A folder for `TinyRuns`. Such folders share a tokenised text, made when first needed."""
     (tmp_path / "data").symlink_to(tokenised)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def job_python(tmp_path_factory) -> Iterator[str]:
-    """What starts jobs whose import of torch is paid once. Slurm cannot suspend them."""
+    """A `python` for jobs, forked from a process that has torch. Slurm cannot suspend such jobs."""
     program = tmp_path_factory.mktemp("bin") / "python"
     with forked_python.serve() as address:
         forked_python.install(address, program)
@@ -68,9 +68,7 @@ def tiny(cluster, texts, job_python, tmp_path) -> Iterator[SuiteFolder]:
 
 @pytest.fixture
 def learning_rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The learning rates of AdamW's steps, as they come, but those of the warm-up before each
-    phase.
-    """
+    """The learning rate of each step of AdamW, in order, without those of `Stepper.warm_up`."""
     rates: list[float] = []
     step, warm_up = torch.optim.AdamW.step, Stepper.warm_up
 

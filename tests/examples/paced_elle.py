@@ -1,4 +1,4 @@
-"""ELLE, paced: it has two phases and grows."""
+"""`Paced` for ELLE, which grows and has two phases."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A stand-in for the library `datasets`, for tests of what it gives and when it fails."""
+"""A stand-in for the library `datasets`, for tests of what it returns and of its failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def stand_in(load_dataset: Callable[..., Any]) -> SimpleNamespace:
-    """The library, with another `load_dataset`. None of its data sets is CSV."""
+    """The library with this `load_dataset`. It says that all its data sets are parquet, not CSV."""
 
     def load_dataset_builder(*_: Any, **__: Any) -> SimpleNamespace:
         return SimpleNamespace(name="parquet")

@@ -1,6 +1,4 @@
-"""The blocks of README.md, CONTRIBUTING.md and the pages of docs/, and a copy of the project in
-which they are tried.
-"""
+"""The code blocks of README.md, CONTRIBUTING.md and docs/, and a copy of the project for them."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ def list_blocks(page: Path) -> list[Block]:
 
 
 def copy_project(project: Path) -> Path:
-    """Copy what the pages speak of into a new folder, but for `.venv`.
+    """Copy what the pages use into a new folder, except `.venv`.
 
-    `bert_base` and `SUITE` are small there, with two of the paper's domains.
+    In the copy, `bert_base` and `SUITE` are small, with two of the paper's domains.
     """
     for name in FOLDERS:
         shutil.copytree(ROOT / name, project / name)
@@ -62,9 +60,9 @@ def copy_project(project: Path) -> Path:
 
 
 def run_in_shell(command: str, project: Path) -> str:
-    """What a shell in this folder prints of a command, which must succeed.
+    """Run a command in a shell in this folder, and return what it prints.
 
-    `python` is the one in the folder's `.venv`.
+    The command must succeed. `python` is the one in the folder's `.venv`.
     """
     environment = {
         **os.environ,

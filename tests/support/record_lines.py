@@ -1,4 +1,4 @@
-"""Lines of files of records as JSON has them, which tests write by hand and look into by name."""
+"""Lines of record files as JSON objects, which tests write by hand and read by key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Line = dict[str, Any]
 
 
 def read_lines(path: Path) -> list[Line]:
-    """All lines of a file, but for what a killed writer left half written; none without a file."""
+    """All lines of a file, except those that a killed writer left half written.
+
+    Empty if there is no file.
+    """
     decoded = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
@@ -26,7 +29,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def read_stage_lines(path: Path) -> list[Line]:
-    """Those of a stage in the order of training, as `records.read_stage` has them."""
+    """The lines of a stage in the order of training, as `records.read_stage` returns them."""
     lines: list[Line] = msgspec.to_builtins(records.read_stage(path))
     return lines
 

@@ -1,15 +1,14 @@
-"""Kills of `run_all.py run` and of its processes at random, and faults of its disk, each counted:
-`make chaos`.
+"""Random kills of `run_all.py run` and its processes, and faults of its disk (`make chaos`).
 
     python -m tests.tools.chaos kills [--kills N] [--seed 0] [--methods A,B]
     python -m tests.tools.chaos many [--runs 200] [--seed 0]
     python -m tests.tools.chaos disk
 
-`kills` kills runs of the methods in turn, seven times each before a comparison
-(tests/support/kills.py), until there were as many kills, or, if no number is given, until each pair
-of a method and a kind of its work was hit. `many` trains short runs side by side and kills their
-processes (tests/support/many_runs.py), 30 for 100 runs. `disk` lets each operation of each scenario
-go wrong (tests/support/faulty_disk.py).
+`kills` takes the methods in turn. It kills a run seven times, lets it finish, and compares it with
+an undisturbed one (tests/support/kills.py). It ends after N kills, or without N after a kill in
+each kind of work of each method. `many` trains short runs side by side and kills 30 processes per
+100 runs (tests/support/many_runs.py). `disk` lets each operation of each scenario fail
+(tests/support/faulty_disk.py). All kills and faults are counted.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from tests.support import faulty_disk
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
 
-KILLED = 0.3  # of `many` runs
-TOGETHER = 7  # kills of a run before it comes to an end
+KILLED = 0.3  # kills per run of `many`
+TOGETHER = 7  # kills of a run before it may finish
 PATIENCE = 3600.0  # seconds for `many`
 
 
 def kills(count: int | None, seed: int, names: list[str]) -> int:
-    """Returns 1 if what a killed run leaves differs from what an undisturbed one does, else 0."""
+    """Return 1 if a killed run leaves something else than an undisturbed one, else 0."""
     hit: dict[str, Counter[str]] = {name: Counter() for name in names}
     wrong, turn = 0, 0
     left = list(names)  # methods of which some kind of work was not hit
@@ -91,7 +90,7 @@ def main() -> int:
     parser.add_argument("--methods", default=",".join(methods.list_names()))
     parser.add_argument("--runs", type=int, default=200)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun ends as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends work as Ctrl-C does
     if given.what == "disk":
         return disk()
     if given.what == "many":

@@ -1,5 +1,5 @@
-"""Last hidden states held near those of the previous model, through a learned map (FitNets, Romero
-et al. 2015).
+"""Keeps a learned map of the last hidden states near the previous model's last hidden states
+(FitNets, Romero et al. 2015).
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from benchmark.training.method import LifelongMethod, NotNegative
 class FeatureDistillation(LifelongMethod):
     title = "Feature distillation"
 
-    strength: NotNegative = 0.1  # of the squared distance to the teacher's states
+    strength: NotNegative = 0.1  # weight of the mean squared distance to the teacher's states
 
     def start_stage(self, model, stage):
         import torch
 
         self.teacher = None if stage.first else stage.previous().to(next(model.parameters()).device)
-        if self.teacher is not None:  # learns with the model, and is gone after the stage
+        if self.teacher is not None:  # the map learns with the model and is gone after the stage
             model.projection = torch.nn.Linear(model.hidden_size, self.teacher.hidden_size)
         return model
 
