@@ -1,4 +1,4 @@
-"""Every method keeps the promises of the interface. Oracles: those in
+"""Every method keeps the promises of the interface. Oracles: the checks in
 benchmark/instruments/conformance.py.
 """
 
@@ -27,17 +27,17 @@ ROOT = Path(__file__).parent.parent
 ALONE = [check for check in CHECKS if check is not conformance.two_processes_equal_one]
 
 
-# Of the paper's eight those that differ most. What methods say by phases, sources, schedules,
-# rates, the optimizer and averages `everything` says at once, below; what they compute, networks
-# with adapters or experts too, has tests of its own. `run_all.py check NAME` and `make
-# test-thorough` try each method in all checks.
+# The methods that are tried in checks without an entry in TRIED_BY: of the paper's eight, the one
+# that differs most. The made-up method `everything`, below, uses phases, sources, schedules, rates,
+# an optimizer and averages at once. What methods compute, with adapters or experts too, has tests
+# of its own. `run_all.py check NAME` and `make test-thorough` try each method in all checks.
 TRIED = {"pnn"}
-# A model that grows goes on from a kill on either side of its growth, and is loaded at either size.
+# A growing model must resume from a kill before and after its growth, and load at both sizes.
 GROWS = {"pnn", "elle"}
-# These do something by the share of a budget; of all others one tells as much as any.
+# EWC acts at a share of the budget. For methods that do not, it is enough to try `everything`.
 COUNT = {"ewc"}
 TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
-    # tests/test_golden.py trains in three, growth is tested in each
+    # tests/test_golden.py trains three architectures, and growth is tested in each
     conformance.every_architecture_learns: set(),
     conformance.trains_under_every_budget: COUNT,
     conformance.checkpoints_compute_what_was_recorded: GROWS,
@@ -60,8 +60,8 @@ def test_conforms(name: str, tiny_folder) -> None:
 
 
 def test_two_processes_equal_one(tiny_folder) -> None:
-    """Oracle: the weights of one process. One pair of processes trains every method that does not
-    train as another.
+    """Oracle: one process: its models predict the same. One pair of processes trains all
+    methods.
     """
     names = these_of({"elle", "agem"}, methods.list_names())
     several = []
@@ -91,7 +91,7 @@ def everything_tiny(tmp_path_factory) -> TinyRuns:
 def test_all_that_a_method_can_say_goes_together(
     check: Callable[[TinyRuns], None], everything_tiny
 ) -> None:
-    """Oracle: the checks, on one method that says all of it at once."""
+    """Oracle: the checks, on one method that uses all that a method can declare at once."""
     check(everything_tiny)
 
 
@@ -116,7 +116,7 @@ class Wrong(LifelongMethod):
     omega: int = field(default=0, init=False)
 
     def signature(self, stage):
-        if self.how == "asked":  # works for its answer
+        if self.how == "asked":  # computes something to answer
             torch.eye(2) @ torch.eye(2)
         return super().signature(stage)
 
@@ -165,7 +165,7 @@ class Wrong(LifelongMethod):
 
 
 def build(how: str, name: str, options: dict) -> LifelongMethod:
-    """Naive, or the wrong method."""
+    """The wrong method, or the project's method of this name."""
     return Wrong(how) if name == "wrong" else methods.build(name, options)
 
 
@@ -220,8 +220,8 @@ def test_each_check_can_fail(
 def test_a_stage_without_a_row_of_its_domain_is_told(
     without: dict[str, Any], tiny_folder, monkeypatch
 ) -> None:
-    """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase
-    has its rows.
+    """Oracle: by hand: each of three ways to leave out the new domain is refused, unless another
+    phase trains on its rows.
     """
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: [Phase("adapt", **without)])
     tiny = TinyRuns("wrong", functools.partial(build, ""), tiny_folder)
@@ -233,8 +233,8 @@ def test_a_stage_without_a_row_of_its_domain_is_told(
 
 
 def test_what_only_observes_meets_no_dropout(tiny_folder) -> None:
-    """Oracle: the model's mode, as methods meet it: training in every loss, evaluation in every
-    `on_batch`.
+    """Oracle: the mode of the model: training in every `loss`, evaluation (without dropout) in
+    every `on_batch`, as in phases that do not train.
     """
     seen: list[tuple[str, bool]] = []
 
@@ -281,7 +281,7 @@ class NoTeacher(LifelongMethod):
 
 
 def test_a_method_that_does_nothing_is_told(tiny_folder, monkeypatch) -> None:
-    """Oracle: Naive's weights; a method that means to be Naive declares it."""
+    """Oracle: Naive's predictions, which this method has too. `may_equal_naive` allows that."""
     tiny = tiny_runs_of(NoTeacher, tiny_folder)
     with pytest.raises(AssertionError, match="3 stages .*Naive's"):
         conformance.is_naive_where_it_says(tiny)
@@ -290,7 +290,7 @@ def test_a_method_that_does_nothing_is_told(tiny_folder, monkeypatch) -> None:
 
 
 class OwnOptimizer(LifelongMethod):
-    """Naive by another optimizer, of which keys know without a word in `signature`."""
+    """Naive with another optimizer, which is part of stage keys although `signature` lacks it."""
 
     optimizer = "sgd"
 
@@ -299,7 +299,7 @@ class OwnOptimizer(LifelongMethod):
 
 
 def test_a_method_with_an_optimizer_of_its_own_does_something(tiny_folder) -> None:
-    """Oracle: the rule of stage keys: a first stage of another key need not be Naive's."""
+    """Oracle: the rule of the check: a first stage with another key than Naive's may differ."""
     conformance.is_naive_where_it_says(tiny_runs_of(OwnOptimizer, tiny_folder))
 
 
@@ -324,19 +324,19 @@ class NoTuple(LifelongMethod):
 def test_names_that_python_takes_and_nobody_reads_are_told(
     kind: type[LifelongMethod], message: str, tiny_folder
 ) -> None:
-    """Oracle: the name that was written, and the one that was meant."""
+    """Oracle: by hand: the message names what was written, and for a hook also what was meant."""
     with pytest.raises(AssertionError, match=message):
         conformance.options_are_documented(tiny_runs_of(kind, tiny_folder))
 
 
 def test_two_processes_can_have_each_source_of_a_tiny_run(tiny_folder) -> None:
-    """Oracle: a tenth of 8 rows is one row, of 20 two."""
+    """Oracle: by hand: a tenth of 8 rows is one row, too few for two processes. Of 20 it is two."""
     assert tiny_runs_of(Sources, tiny_folder).make_config().training.batch_size == 20
 
 
 @dataclass
 class Sources(LifelongMethod):
-    """A tenth of its rows is a batch of memory."""
+    """A tenth of each batch is from memory."""
 
     def phases(self, stage):
         memory = () if stage.first else (Source("memory", 0.1),)
@@ -345,7 +345,7 @@ class Sources(LifelongMethod):
 
 @dataclass
 class Foresees(LifelongMethod):
-    """Takes its share of memory from what comes later."""
+    """Its share of memory depends on later stages of the stream."""
 
     of: str = ""
     says: bool = False
@@ -366,8 +366,8 @@ class Foresees(LifelongMethod):
 
 @pytest.mark.parametrize("of", ["stages", "size", "budget", "last"])
 def test_phases_that_see_what_comes_later_must_say_so(of: str, tiny_folder) -> None:
-    """Oracle: phases that differ where signatures do not, so that a stage of one stream passes for
-    another's.
+    """Oracle: by hand: if phases depend on later stages and signatures do not, a stage of one
+    stream passes for another stream's. With signatures that do, the check passes.
     """
 
     def tiny(says: bool) -> TinyRuns:

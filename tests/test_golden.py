@@ -1,13 +1,12 @@
-"""What is measured stays: keys, weights, perplexities and scores as they were, and the reports of
-the studies.
+"""Results do not change: keys, weights, perplexities and scores on toy text, and studies' reports.
 
-`golden.json` holds, of each method and architecture, the keys of two stages on toy text, and of the
-last the hash of its weights, its perplexities and its last loss. Two methods have a further row. Of
-two methods it has scores downstream. When a method is to change,
+For each method and architecture, `golden.json` has the keys of two stages on toy text, and for the
+last stage the hash of its weights, its perplexities and its last loss. Two methods have one more
+row each, and two have downstream scores. When a method is meant to change,
 
     .venv/bin/python -m tests.test_golden
 
-writes the file anew. Its diff names the methods that came to something else.
+writes the file again. Its diff names the methods whose results changed.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ test = "test.jsonl"
 
 
 def train(folder: Path, architecture: str) -> dict[str, Any]:
-    """What the runs of all methods and ROWS came to on toy text, by the name of either."""
+    """The results of all methods and ROWS on toy text, by the name of the method or row."""
     tiny_suite.write(folder)
     suite = folder / f"{architecture}.toml"
     suite.write_text(SUITE.format(architecture=architecture, methods=json.dumps(METHODS)) + OPTIONS)
@@ -135,7 +134,7 @@ def run(folder: Path, suite: Path) -> None:
 
 
 def results(folder: Path, suite: str) -> dict[str, Any]:
-    """Of each run its keys, and what the records of its last stage say."""
+    """The keys of each run, and the measurements and weights' hash of its last stage."""
     by_method: dict[str, Any] = {}
     for path in (folder / "runs" / "suites" / suite).glob("*.jsonl"):
         described = read(path)[0]
@@ -156,8 +155,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def describe_arithmetic() -> dict[str, Any]:
-    """What decides the last bits of a weight: CPU, threads, torch, and what its libraries are told
-    to use.
+    """What decides the last bits of a weight: CPU, threads, torch, and the instructions that its
+    libraries are forced to use.
     """
     vendor = re.search(
         r"^vendor_id\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
@@ -179,8 +178,9 @@ def golden() -> dict[str, Any]:
 
 @pytest.mark.parametrize("architecture", these_of({"bert", "gpt"}, ARCHITECTURES))
 def test_what_is_trained_stays(architecture: str, golden: dict[str, Any], tmp_path: Path) -> None:
-    """Oracle: golden.json. Another CPU sums in another order, which twelve steps leave below 1e-4
-    of a perplexity; on one of the kind that wrote the file, the weights are the same bit for bit.
+    """Oracle: golden.json. Another kind of CPU sums in another order, which changes perplexities by
+    less than 1e-4 (relative) after twelve steps. On the kind of CPU that wrote the file, the
+    weights are the same bit for bit.
     """
     trained, expected = train(tmp_path, architecture), golden[architecture]
     assert select(trained, "keys") == select(expected, "keys")
@@ -197,7 +197,7 @@ def select(by_method: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
-    """Oracle: golden.json; on a CPU of another kind one of the 40 answers may be another."""
+    """Oracle: golden.json. On another kind of CPU, one of the 40 answers may differ."""
     tolerance = 0 if golden["arithmetic"] == describe_arithmetic() else 1.5 / 40
     for name, scores in score(tmp_path).items():
         assert scores == pytest.approx(golden["scores"][name], abs=tolerance), name
@@ -205,8 +205,8 @@ def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_reports_of_studies_stay(study: str, tmp_path: Path) -> None:
-    """Oracle: `verify`: the committed report is, byte for byte, what the committed records give.
-    One in six suites is rendered, in a copy of the study that has no other's records.
+    """Oracle: `verify`: the committed records give the committed report byte for byte. Every sixth
+    suite of a study is rendered, in a copy that has only the records of these suites.
     """
     folder = ROOT / "results" / study
     copy = tmp_path / study
@@ -220,8 +220,8 @@ def test_reports_of_studies_stay(study: str, tmp_path: Path) -> None:
 
 
 def main() -> None:
-    """Write golden.json anew, of this code on this machine."""
-    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")  # of the processes that train
+    """Write golden.json again, with the results of this code on this machine."""
+    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")  # for the processes that train
     torch.set_num_threads(1)
     written: dict[str, Any] = {"arithmetic": describe_arithmetic()}
     with tempfile.TemporaryDirectory() as folder:

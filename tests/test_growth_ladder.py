@@ -39,7 +39,7 @@ def perplexity(model: Any) -> float:
 
 
 def sentence(model: Any) -> list[int]:
-    """What it says after four tokens, the likeliest token each time."""
+    """Four tokens, and the eight that the model generates after them, each the likeliest."""
     return model.generate(TOKENS[:1, :4], max_new_tokens=8, min_new_tokens=8, do_sample=False)[
         0
     ].tolist()
@@ -47,8 +47,8 @@ def sentence(model: Any) -> list[int]:
 
 @pytest.mark.parametrize(("family", "tied"), EVERY)
 def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None:
-    """Oracle: the first rung: logits in fp32 and fp64, perplexity, and where it is causal every
-    token it generates.
+    """Oracle: the model of the first rung: all larger ones have its logits, in fp32 and fp64, and
+    its perplexity. Causal ones generate the same tokens.
     """
     first = network(family, tie_word_embeddings=tied)
     spread = logits(first).std()
@@ -75,9 +75,9 @@ def moved(tensor: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("family", "tied"), EVERY)
 def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> None:
-    """Oracle: autograd. In the first step each new residual unit, head, feed-forward unit and layer
-    has a gradient; within ten there is no weight whose gradient was always zero, but of tokens that
-    were never seen.
+    """Oracle: autograd: in the first step, each new residual unit, head, feed-forward unit and
+    layer has a gradient other than zero. Within ten steps every weight has had one, except for rows
+    of tokens and positions that are never read.
     """
     layers, width = LADDER[family][0]
     old = network(family, tie_word_embeddings=tied)
@@ -104,7 +104,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
                 )
                 last = [(layer.attention.output_norm, output), (layer.ffn.output_norm, down)]
                 for norm, written_by in last:
-                    # a new layer that normalises what it adds learns its gain first
+                    # a new layer that normalises its output learns the norm's gain first
                     learns: Any = written_by
                     if is_copy and norm:
                         learns = moved(norm.module.weight.grad)  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
         whole = any(parameter is table.module.weight for table in (*grown.tables, grown.decoder))
         rows = (
             ever[name][ever[name].any(1)] if whole else ever[name]
-        )  # of a table those that were read
+        )  # of a table, only rows that were read
         assert rows.all() or name in find_architecture(new).unused, (
             f"{name}: {int((~rows).sum())} of {rows.numel()}"
         )

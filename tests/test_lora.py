@@ -1,6 +1,4 @@
-"""LoRA: adapters as a change of weights, what is frozen, whose adapters a row is read with,
-folders.
-"""
+"""LoRA: adapters as a change of weights, their gradients, and new adapters."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ def seeded(architecture: str) -> LanguageModel:
 
 
 def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
-    """The plain model with W + B A for the weights of a domain: the matrices of its numbered
-    modules, the layers.
+    """The plain model with W + B A in place of W, for the adapters of a domain.
+
+    The matrices W are in the network's numbered modules, which are its layers.
     """
     alone = seeded(architecture)
     numbered = [
@@ -43,8 +42,8 @@ def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_adapters_are_a_change_of_weights(architecture: str) -> None:
-    """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3); the first domain's is
-    the plain model.
+    """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3). The first domain has
+    no adapters, so its model is the plain one.
     """
     model = adapted(architecture).eval()
     tokens, positions = rows()
@@ -59,9 +58,7 @@ def test_adapters_are_a_change_of_weights(architecture: str) -> None:
 
 
 def test_gradients_are_those_of_the_changed_weights() -> None:
-    """Oracle: finite differences in float64, for the gradients of x, A and B that are written by
-    hand.
-    """
+    """Oracle: finite differences in float64, for the hand-written gradients of x, A and B."""
     generator = torch.Generator().manual_seed(2)
     shapes = {"x": (2, 3, 5), "weight": (4, 5), "bias": (4,), "down": (2, 5), "up": (4, 2)}
     inputs = [
@@ -73,7 +70,7 @@ def test_gradients_are_those_of_the_changed_weights() -> None:
 
 
 def test_new_adapters_change_nothing() -> None:
-    """Oracle: B = 0, so the model computes what it did for the first domain."""
+    """Oracle: B = 0 in new adapters, so their domain has the logits of the first domain."""
     model = adapted("gpt", domains=1).eval()
     model.add(rank=3)
     tokens, positions = rows()

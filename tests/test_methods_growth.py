@@ -24,7 +24,7 @@ LINEARS = (
 
 
 def network(architecture: str, layers: int):
-    """A language model with hidden size 32 whose biases and gains are no zeros and ones."""
+    """A language model with hidden size 32, whose biases are not 0 and whose gains are not 1."""
     torch.manual_seed(0)
     made = build(architecture, layers, 32, Vocabulary(50, ("a",)), 18, head_size=16).network
     for parameter in made.parameters():
@@ -62,8 +62,8 @@ def test_stacking_repeats_the_stack(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "bert_preln"])
 def test_new_units_come_from_the_layer_above(architecture: str) -> None:
-    """Oracle: FPI with the same seed of the network itself (old units), and of it moved down a
-    layer (new units).
+    """Oracle: FPI with the same seed: old units equal those of FPI of the network, new units those
+    of FPI of the network with each layer replaced by the layer above it.
     """
     old = network(architecture, 3)
     moved = copy.deepcopy(old)
@@ -85,7 +85,7 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
                 assert torch.equal(getattr(new, kind), expected), (number, name)
             assert torch.equal(new.weight, low.weight) == (
                 number == 2
-            )  # the top layer has none above
+            )  # no layer is above the top layer
         for name in ("attention.norm", "ffn.norm"):
             assert torch.equal(
                 attrgetter(name)(layer).weight, attrgetter(name)(own.layers[number]).weight

@@ -1,4 +1,4 @@
-"""Methods of one file each, which bring modules, text and a kind of model of their own."""
+"""Methods of one file each that bring their own modules, text or kind of model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TRIED = (
 
 
 def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
-    """The method in a file beside these tests, or one of the project."""
+    """The method in a file of tests/examples/methods_with_modules, or one of the project."""
     if name not in CLASSES:
         return methods.build(name, options)
     module = importlib.import_module(f"tests.examples.methods_with_modules.{name}")
@@ -56,8 +56,8 @@ def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
 
 @pytest.mark.parametrize("name", these_of({"o_lora", "side_network"}, [*CLASSES]))
 def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tiny_folder: Path) -> None:
-    """Oracle: those of `check`; and transformers alone computes the exported model's logits, but
-    for a side network, which it has none for.
+    """Oracle: the checks of `run_all.py check`. Plain transformers computes the exported model's
+    logits, except for the side network, whose export is refused.
     """
     tiny = TinyRuns(name, build, tiny_folder)
     for check in CHECKS if THOROUGH else TRIED:
@@ -81,14 +81,14 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tiny_fol
         )
         if (
             name == "o_lora"
-        ):  # whose modules stay beside the network, all others are of training alone
+        ):  # its modules stay beside the network, the others' are only for training
             encoder = load(stage / "model").make_encoder("logging")
             hidden = encoder.encode(tokens)
             torch.testing.assert_close(hidden, model.hidden(tokens, domains), rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_cannot_be_fine_tuned_is_refused_in_the_plan(tmp_path: Path) -> None:
-    """Oracle: the one model of these that has no `to_plain`, where a suite fine-tunes."""
+    """Oracle: by hand: only the side network lacks `to_plain`, which only fine-tuning needs."""
     task = {"name": "t", "domain": "scipy", "docstrings": {}, "metric": "accuracy"}
     probed = {"tasks": [task], "finetuning": {"protocols": ["linear_probe"]}}
     tuned = {"tasks": [task], "finetuning": {"protocols": ["finetune"]}}
@@ -119,7 +119,7 @@ def test_a_model_whose_file_is_gone_is_told(tiny_folder: Path) -> None:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     assert list(about) == [
         "model"
-    ]  # of several keys the order is chance, and so are the bytes of the same model
+    ]  # the order of several keys, and so the file's bytes, would be random
     for kind in ("methods.gone:WithSide", "methods.naive:Naive", "methods.naive:Gone"):
         save_file(
             tensors, file, {"model": json.dumps({**json.loads(about["model"]), "class": kind})}
@@ -130,7 +130,7 @@ def test_a_model_whose_file_is_gone_is_told(tiny_folder: Path) -> None:
 
 @dataclass
 class Makes(LifelongMethod):
-    """Notes the rate of each step, its gradients, its weights, and the text it made and got."""
+    """Notes the sequences that it made and got, and each step's rate and moves over gradients."""
 
     made: list = field(default_factory=list, init=False)
     given: list = field(default_factory=list, init=False)
@@ -167,8 +167,8 @@ class Makes(LifelongMethod):
 
 
 def test_rows_of_its_own_and_the_rate_of_the_step(tiny_folder: Path) -> None:
-    """Oracle: the rows that it made, other ones in each step; and by how much plain gradient
-    descent has moved the weights, over their gradients.
+    """Oracle: the rows that the method made, new ones in each step, which it gets back. As in plain
+    gradient descent, the rate is the length of the weights' moves over that of the gradients.
     """
     tiny = TinyRuns("makes", lambda name, options: Makes(), tiny_folder)
     options: dict[str, Any] = {
@@ -192,7 +192,7 @@ def test_rows_of_its_own_and_the_rate_of_the_step(tiny_folder: Path) -> None:
 
 
 def test_processes_share_the_rows_that_a_method_makes(tiny_folder: Path) -> None:
-    """Oracle: the whole batch, every other row of it in each of two processes."""
+    """Oracle: the whole batch, of which each of two processes gets every other row."""
     tiny = TinyRuns("makes", lambda name, options: Makes(), tiny_folder)
     stream, source = tiny.make_run(tiny.make_config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))

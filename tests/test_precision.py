@@ -1,4 +1,4 @@
-"""The arithmetic of forward passes is decided once a run, and recorded wherever it is used."""
+"""The precision of forward passes is chosen once per run, and recorded wherever it is used."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from benchmark.training.step import Loader, StageInputs, Stepper, make_stage
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import TASK, data_of, save
 
-MACHINES = ("fp32", "bf16", "fp16")  # by what "auto" is there
+MACHINES = ("fp32", "bf16", "fp16")  # machines by what "auto" chooses there
 OTHER = {"fp32": "bf16", "bf16": "fp16", "fp16": "fp32"}
 STEEP: dict[str, Any] = {
     "init_scale": 2.0**24,
     "growth_interval": 2,
-}  # a scaler whose scale is too much at first, and again and again
+}  # a scaler whose scale is too large at first, and again after it has grown
 
 
 @pytest.fixture
 def move(monkeypatch: pytest.MonkeyPatch):
-    """Goes on on the machine whose "auto" is that."""
+    """Makes this process act as if on a machine where "auto" chooses the given precision."""
 
     def go(auto: str) -> None:
         monkeypatch.setattr(devices, "computes_in_bf16", lambda device, width: auto == "bf16")
@@ -72,9 +72,8 @@ def precisions(run: Run) -> list[str]:
 def test_a_run_goes_on_in_the_precision_that_it_began_with(
     began: str, tiny: TinyRuns, move
 ) -> None:
-    """Oracle: the weights of a run that asks for that precision outright, bit for bit; the rest of
-    the first stage and all of the second are trained on a machine that would have chosen the other
-    one.
+    """Oracle: the weights, bit for bit, of a run that sets this precision. A run with "auto" is
+    stopped in its first stage, and continues on a machine where "auto" chooses another precision.
     """
     asked = tiny.make_run(tiny.make_config(precision=began), f"asked-{began}")
     asked.train(last_stage=1)
@@ -91,8 +90,8 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(
 
 
 def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(tiny: TinyRuns, move) -> None:
-    """Oracle: what the records say of the stage that another run has trained, elsewhere; a first
-    stage of its own is decided here.
+    """Oracle: by hand: a run takes the precision of its first stage, which another run trained and
+    recorded on another machine. A run that trains its own first stage chooses on this machine.
     """
     move("fp32")
     tiny.make_run(tiny.make_config(precision="auto"), "shared").train(last_stage=0)
@@ -114,8 +113,8 @@ def seeded(config: RunConfig, seed: int) -> RunConfig:
 def test_what_is_kept_is_fp32_under_bf16(
     architecture: str, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: the type of all parameters, gradients and moments of Adam after each step, of linear
-    layers that give bf16.
+    """Oracle: the types of tensors: after each step all parameters, gradients and moments of Adam
+    are fp32, although the linear layers return bf16.
     """
     given: set[torch.dtype] = set()
     kept: dict[str, set[torch.dtype]] = {"parameters": set(), "gradients": set(), "moments": set()}
@@ -150,7 +149,7 @@ def test_what_is_kept_is_fp32_under_bf16(
 
 @pytest.mark.parametrize("auto", MACHINES)
 def test_a_score_says_in_what_it_was_computed(auto: str, tmp_path: Path, move) -> None:
-    """Oracle: the type of what linear layers give in forward passes."""
+    """Oracle: the type of what linear layers return in forward passes."""
     move(auto)
     seen: set[torch.dtype] = set()
 
@@ -180,7 +179,7 @@ def test_a_score_says_in_what_it_was_computed(auto: str, tmp_path: Path, move) -
 def test_a_gpu_without_bf16_computes_in_fp16(
     capability: tuple[int, int], expected: str, move, monkeypatch
 ) -> None:
-    """Oracle: NVIDIA's list: a V100 is of 7.0, a T4 of 7.5, and a GTX 1080 of 6.1, slow in fp16."""
+    """Oracle: NVIDIA's compute capabilities: V100 7.0, T4 7.5, and GTX 1080 (slow in fp16) 6.1."""
     monkeypatch.setattr(devices, "computes_in_bf16", lambda device, width: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert devices.choose_precision("auto", torch.device("cuda", 0)) == expected
@@ -231,9 +230,9 @@ def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
 def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(
     tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: a loop with torch's GradScaler as its manual has it, bit for bit; of ten steps, which
-    are all charged, it skips some. The same after a stop between two of them: the scale and its age
-    go on.
+    """Oracle: a loop with torch's GradScaler as in its manual: the same weights, bit for bit, and
+    as many skipped steps. All ten steps are charged. A stop between two steps changes nothing,
+    because the scale and its age are restored.
     """
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
     run = in_fp16(tiny, "fp16")
@@ -254,8 +253,8 @@ def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(
 def test_what_overflows_in_fp16_spoils_no_state(
     name: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Methods that take in gradients of their own. Oracle: all that is kept is finite, and steps
-    were skipped; phases that measure are in fp32 and skip none.
+    """Oracle: by hand: methods that use gradients keep only finite state, although some steps
+    overflow and are skipped. Phases that only measure are in fp32 and skip no step.
     """
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
     tiny = TinyRuns(name, methods.build, tiny_folder)
@@ -276,7 +275,7 @@ def test_what_overflows_in_fp16_spoils_no_state(
 
 
 def test_auto_is_of_the_width_that_the_run_ends_with(tiny: TinyRuns, monkeypatch) -> None:
-    """Oracle: the last width of the ladder, for each stage of the run."""
+    """Oracle: the last width of the ladder, although the first stage is narrower."""
     widths = []
 
     def choose(precision: str, device: torch.device, width: int) -> str:

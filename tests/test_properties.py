@@ -1,4 +1,4 @@
-"""Parsers, records, the stream and growth on input that nobody thought of (hypothesis)."""
+"""Suites and the stream on random input that nobody thought of (hypothesis)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES = values_of(st.characters())
 @few
 @given(KEYS | st.text(max_size=10), VALUES)
 def test_a_suite_is_read_or_refused(key: str, value: object) -> None:
-    """Oracle: no error but the one that a user sees."""
+    """Oracle: a suite is loaded, or ConfigError is raised, which users see as a short message."""
     try:
         load_suite("demo", dict([parse_set(f"{key}={json.dumps(value)}")]))
     except ConfigError as error:
@@ -69,8 +69,9 @@ def rows_of(
     processes: int,
     masked: bool,
 ) -> list[list[tuple[int, ...]]]:
-    """The rows of all processes in some steps, sorted: source, domain, tokens, targets. Each begins
-    with its loader.
+    """The rows of all processes in each step, sorted: source, domain, tokens, targets.
+
+    Each process begins `steps` with a new loader.
     """
     rows_of_steps: list[list[tuple[int, ...]]] = [[] for _ in steps]
     for rank in range(processes):
@@ -121,8 +122,8 @@ def test_a_stream_goes_on_at_any_step(
     resumed: int,
     masked: bool,
 ) -> None:
-    """Oracles: the rows of a stream that was let alone, whatever the machine that goes on; of each
-    domain as many rows as are nearest to its share of the batch.
+    """Oracle: the rows of an uninterrupted stream, which another machine continues at any step. By
+    hand: the new and the earlier domains have their shares of a batch, rounded to rows.
     """
     size, sources = 6 * sixths, (Source("new", 1 - share), Source("memory", share))
     phase = Phase("adapt", sources=sources) if apart else Phase("adapt", memory=share)

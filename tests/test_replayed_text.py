@@ -26,7 +26,7 @@ DATA = Data(sequence_length=18, memory_tokens=160)
 
 @pytest.fixture(scope="module")
 def streams() -> tuple[Stream, Stream]:
-    """One with a probe that is replayed, and one without."""
+    """A stream with a replayed probe, and one without."""
     texts = tiny_corpus(domains=4, train_tokens=1000, valid_tokens=100)
     corpus = replace(texts, domains=texts.domains[:3], probes=texts.domains[3:])
     replayed = Stream(corpus, DATA, masked=False, seed=7, replay=Replay(text="d3", share=0.3))
@@ -37,8 +37,8 @@ def streams() -> tuple[Stream, Stream]:
 def test_the_rest_of_a_batch_is_a_smaller_batch(
     streams: tuple[Stream, Stream], memory: float
 ) -> None:
-    """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a
-    batch of fourteen.
+    """Oracle: by hand: of 20 rows, 30% are six rows of the probe, with each of its blocks once per
+    epoch. The other fourteen are a batch without replay. Phases that do not train replay nothing.
     """
     stream, without = streams
     phase = Phase("adapt", memory=memory)
@@ -66,7 +66,7 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(
 
 
 def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, Stream]) -> None:
-    """Oracle: by hand; of several sources those from memory stay as they are."""
+    """Oracle: by hand: 30% of the rows of the source "new" are replayed, and none from memory."""
     phase = Phase("adapt", sources=(Source("new", 0.5), Source("memory", 0.5)))
     [new, memory], _ = streams[0].plan_draws(phase, 0, 1, 20)
     assert streams[0].make_batch(1, new, 0, range(10)).domains.tolist() == [1] * 7 + [3] * 3
@@ -74,8 +74,9 @@ def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, St
 
 
 def test_a_replayed_text_is_learned_and_is_no_stage(tiny_folder) -> None:
-    """Oracle: the run without it. The probe is predicted better, keys are others, and without a
-    share the same; domains that are measured, and stages, are the stream's.
+    """Oracle: the same run without replay: with replay, the probe's perplexity is lower and the
+    keys differ, also for other text of the probe. With a share of 0 the keys are the same. Measured
+    texts, stages and tokens are the stream's in both.
     """
     tiny = TinyRuns("er", methods.build, tiny_folder)
     probe = Domain(name="general", packages=("unittest",))
@@ -101,7 +102,7 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tiny_folder) -> None:
 
 @pytest.mark.parametrize(("share", "batch"), [(0.01, 20), (0.9, 20)])
 def test_a_share_that_a_batch_cannot_hold_is_refused(tiny_folder, share: float, batch: int) -> None:
-    """Oracle: a hundredth of twenty rows is none; so is a tenth of two rows, ER's memory."""
+    """Oracle: by hand: a hundredth of 20 rows rounds to 0, and so does ER's tenth of two rows."""
     config = TinyRuns("er", methods.build, tiny_folder).make_config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as values, over a phase, a stage and the stream, and what of it a method
+"""Learning-rate schedules: their values over a phase, a stage and the stream, and what a method
 sees.
 """
 
@@ -47,15 +47,15 @@ RISE_HOLD_FALL = (
     ],
 )
 def test_pieces_follow_each_other(spent: float, level: float) -> None:
-    """Oracle: the formulas in the docstring, by hand; half-way of an exponential is the geometric
+    """Oracle: by hand, with the formulas of `Piece`. Halfway, "exponential" is at the geometric
     mean.
     """
     assert Schedule(RISE_HOLD_FALL).at(spent) == pytest.approx(level)
 
 
 def test_every_name_has_a_schedule() -> None:
-    """Oracle: the names that a suite may say. Without warm-up each begins at its peak, which is
-    finite throughout.
+    """Oracle: the names that a suite may give. Without warm-up each schedule begins at its peak,
+    and with any warm-up its last value is finite.
     """
     assert set(SCHEDULES) == set(get_args(ScheduleName))
     for name in SCHEDULES:
@@ -85,9 +85,7 @@ def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:
 
 @dataclass
 class OverTheStream(LifelongMethod):
-    """Naive with another schedule, which notes the rate and what of the budget is over at each
-    step.
-    """
+    """Naive with another schedule, which notes the elapsed shares of phase, stage and stream."""
 
     over: Extent = "stream"
     seen: list = field(default_factory=list, init=False)
@@ -109,8 +107,8 @@ class OverTheStream(LifelongMethod):
 def test_one_schedule_over_stage_and_stream(
     over: Extent, steps: int, tiny_folder, learning_rates
 ) -> None:
-    """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two
-    phases change nothing, and the method sees the same shares.
+    """Oracle: by hand: each of 30 equal steps has the rate at its middle, on a triangle over all 30
+    or over each ten. Two phases per stage change nothing. The method sees these middles.
     """
     tiny = TinyRuns("over", lambda name, options: OverTheStream(over), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
@@ -127,8 +125,8 @@ def test_one_schedule_over_stage_and_stream(
 
 
 def test_stages_depend_on_the_stream_where_a_rate_does(tiny_folder) -> None:
-    """Oracle: the rule of stage keys: a stage is the same in a longer stream only if nothing tells
-    it how long.
+    """Oracle: the rule of stage keys: a stage has another key in a longer stream only if its
+    schedule depends on the stream's length.
     """
     config = TinyRuns("over", lambda name, options: OverTheStream(), tiny_folder).make_config()
     shorter = config.model_copy(update={"domains": config.domains[:2]})

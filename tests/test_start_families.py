@@ -1,4 +1,4 @@
-"""Streams that begin with the families that are published today, made small with transformers."""
+"""Streams that start from today's published families of models, made small with transformers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.support.texts import cut_rows
 
 
 def test_a_token_for_images_needs_no_row(tmp_path: Path) -> None:
-    """Gemma 3's models of text alone have 262,144 rows, and their tokenizer a token 262,144 for
-    images. Oracle: transformers gives the same ids for text, which has none such.
+    """Oracle: the ids that transformers gives for text, which never has a token for images. Gemma
+    3's models of text have 262,144 rows, but their tokenizer has token 262,144, for images.
     """
     folder = published(tmp_path / "start", "Gemma 3")
     plain = AutoTokenizer.from_pretrained(folder)
@@ -47,7 +47,7 @@ def test_a_token_for_images_needs_no_row(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_windows_matter_to_these_models(tmp_path: Path) -> None:
-    """By hand: without the window the logits of the same network are others."""
+    """By hand: without the window, the same network gives other logits."""
     folder = published(tmp_path / "start", "Gemma 3")
     narrow = AutoModelForCausalLM.from_pretrained(folder)
     wide = AutoModelForCausalLM.from_pretrained(folder, sliding_window=40)
@@ -57,9 +57,9 @@ def test_windows_matter_to_these_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_goes_in_and_out(family: str, tiny_folder: Path) -> None:
-    """Oracles: plain transformers, on the rows of the validation text, measures the perplexity that
-    the run recorded of the untouched model; after two stages it measures on the exported model what
-    the last stage recorded, to 1e-5; it generates with it.
+    """Oracle: plain transformers: on the rows of the validation text it measures the perplexities
+    that the run recorded, to 1e-5, of the untouched model and of the exported last one. It also
+    generates with the exported model.
     """
     start = published(tiny_folder / "start", family)
     tiny = TinyRuns("er", methods.build, tiny_folder)
@@ -97,8 +97,8 @@ def measure(network: Any, run: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_grows_exactly_in_a_stream(family: str, tiny_folder: Path) -> None:
-    """Oracle: exact growth keeps the function, so with a rate of nearly nothing the last, largest
-    model measures what the untouched one did.
+    """Oracle: exact growth keeps the function, so with a learning rate of nearly 0 the last,
+    largest model has the untouched model's perplexities.
     """
     start = published(tiny_folder / "start", family)
     tiny = TinyRuns("elle_exact", methods.build, tiny_folder)
@@ -122,8 +122,8 @@ def test_a_family_grows_exactly_in_a_stream(family: str, tiny_folder: Path) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_documents_apart_have_windows_of_their_own(family: str, tmp_path: Path) -> None:
-    """Oracle: transformers' own network on each document alone, after what begins a row. Two are
-    longer than the window.
+    """Oracle: transformers' own network on each document separately, after the token that begins a
+    row. Two documents are longer than the window.
     """
     folder = published(tmp_path / "start", family)
     network = load_network(folder)
@@ -143,7 +143,7 @@ def test_documents_apart_have_windows_of_their_own(family: str, tmp_path: Path) 
     together = compute_logits(model, row)
     place = 1
     for number, text in enumerate(texts):
-        # what ends a document is the first token of the next
+        # the token that ends a document is the first of the next
         alone = torch.cat([begin, text] if number == 0 else [begin, stop, text])
         with torch.no_grad():
             expected = plain(alone[None]).logits[0, 1:]
@@ -154,8 +154,8 @@ def test_documents_apart_have_windows_of_their_own(family: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("family", ["OLMo 3", "Gemma 3"])
 def test_a_run_keeps_documents_apart_in_windows(family: str, tiny_folder: Path) -> None:
-    """Oracle: in the model that a run with `document_mask` leaves, another first document changes
-    the logits of the first alone. A run without it has other stages.
+    """Oracle: by hand: in a model trained with `document_mask`, another first document changes only
+    the first document's logits. A run without the mask has another stage key.
     """
     config = config_of("er", published(tiny_folder / "start", family))
     together = config.model_copy(update={"domains": config.domains[:2]})
@@ -190,8 +190,8 @@ def compute_logits(model: LanguageModel, row: Tensor) -> Tensor:
 def test_what_is_computed_otherwise_is_refused(
     changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    """By hand: Gemma 2's soft caps and EmbeddingGemma's attention. The message must name them, and
-    where they were asked for.
+    """By hand: the models here compute neither Gemma 2's soft caps nor EmbeddingGemma's attention.
+    The message must name the setting, and the suite's key.
     """
     folder = published(tmp_path / "start", "Gemma 3", **changed)
     with pytest.raises(ConfigError, match=rf"model\.start: .*{message}"):
@@ -201,8 +201,8 @@ def test_what_is_computed_otherwise_is_refused(
 
 
 def test_a_language_model_inside_another_is_told_with_a_cure_that_works(tmp_path: Path) -> None:
-    """Oracle: transformers' own logits of the whole Gemma 3 that sees images, on text alone, for
-    those of what the message says to save. The message names the folder and both kinds.
+    """Oracle: transformers' logits of the whole Gemma 3, which sees images, on text: the part that
+    the message says to save gives the same. The message names the folder and both model types.
     """
     text = AutoModelForCausalLM.from_pretrained(published(tmp_path / "text", "Gemma 3")).config
     images = {
