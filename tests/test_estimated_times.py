@@ -1,5 +1,5 @@
-"""Budgets in reference seconds of rows that nobody has measured: by FLOPs over Naive's, on the
-machine of the table.
+"""Budgets in reference seconds for rows that were not measured: Naive's measured seconds per step,
+times the row's FLOPs over Naive's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from benchmark.training.step_times import RowTimes, StageTimes, find_times, list
 from tests.support import synthetic
 from tests.support.record_lines import read_stage_lines
 
-SECONDS = 0.5  # of Naive's step
-# settings that change no step's time
+SECONDS = 0.5  # per step of Naive
+# settings that do not change the time of a step
 NO_TIME = {
     "model": {"init"},
     "tokenizer": {"domains", "sample_bytes"},
@@ -57,8 +57,9 @@ def write_table_of_naive(config: RunConfig, table: Path, stages: int = 3) -> Non
 
 
 def train(name: str, folder: Path) -> tuple[list[str], list[dict[str, dict]]]:
-    """The keys of two stages of a method under a table of Naive alone, and of each stage its lines
-    by kind.
+    """Train two stages of a method with a table that has only Naive's times.
+
+    Returns the run's keys, and the lines of each stage by kind.
     """
     tiny = TinyRuns(name, methods.build, folder / name)
     config = tiny.make_config()
@@ -70,7 +71,7 @@ def train(name: str, folder: Path) -> tuple[list[str], list[dict[str, dict]]]:
 
 
 def count_step_flops(name: str, folder: Path) -> list[float]:
-    """Of the first phase of two stages, by the instrument that `speed` is."""
+    """The FLOPs per step in the first phase of two stages, which `speed` prepares."""
     tiny = TinyRuns(name, methods.build, folder / name / "flops")
     config = tiny.make_config()
     run = tiny.make_run(config, "flops")
@@ -85,14 +86,14 @@ def count_step_flops(name: str, folder: Path) -> list[float]:
 
 @pytest.mark.parametrize("name", ["agem", "pnn"])
 def test_a_row_that_was_not_measured_is_charged_by_its_flops(name: str, tmp_path: Path) -> None:
-    """Oracle: FLOPs of a step as `speed` counts them, over Naive's, times Naive's seconds; the
-    budget over that, up to the next whole step. The first stage is Naive's, and no estimate.
+    """Oracle: by hand: a step is charged Naive's seconds times the ratio of FLOPs, and the stage
+    ends with the first step that spends the budget. The first stage is Naive's, so not estimated.
     """
     flops, naive = count_step_flops(name, tmp_path), count_step_flops("naive", tmp_path)
     keys, stages = train(name, tmp_path)
     charged, steps = (stages[1]["done"]["charged"][unit] for unit in ("reference", "steps"))
     step = SECONDS * flops[1] / naive[1]
-    assert charged == pytest.approx(steps * step, rel=0.02)  # and what start_stage multiplies
+    assert charged == pytest.approx(steps * step, rel=0.02)  # start_stage adds FLOPs
     assert STEPS * SECONDS <= charged < STEPS * SECONDS + step
     assert stages[0]["done"]["charged"]["steps"] == STEPS
     assert [stage["stage"]["budget"].get("estimated", False) for stage in stages] == [False, True]
@@ -100,8 +101,8 @@ def test_a_row_that_was_not_measured_is_charged_by_its_flops(name: str, tmp_path
 
 
 def test_an_estimate_changes_no_other_row_s_key(tmp_path: Path) -> None:
-    """Oracle: keys of two rows before a third is asked for; the estimated row's key follows Naive's
-    seconds.
+    """Oracle: the keys if the table has other seconds of Naive: a measured row keeps its keys, and
+    an estimated row gets other keys for all stages.
     """
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
@@ -122,8 +123,8 @@ def test_an_estimate_changes_no_other_row_s_key(tmp_path: Path) -> None:
 
 
 def test_naive_s_times_are_found_for_what_does_not_change_its_step(tmp_path: Path) -> None:
-    """Oracle: the rule: Naive has no memory and stays on the first rung. Stages beyond the table's
-    are as its last.
+    """Oracle: the rule of `find_times`: Naive has no memory and keeps the first size, so neither
+    setting changes its times. Stages beyond the table's last one take its times.
     """
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
@@ -141,9 +142,9 @@ def test_naive_s_times_are_found_for_what_does_not_change_its_step(tmp_path: Pat
 
 
 def test_naive_s_times_are_those_of_the_nearest_settings(tmp_path: Path) -> None:
-    """Oracle: parameters by hand (12 L D^2 + V D) times tokens; of two rows of a table the one
-    that differs in batch alone. Naive's own times are an estimate then, too, and the same for a
-    method that does what Naive does in the first stage.
+    """Oracle: by hand: times grow with parameters (12 L D^2 + V D) times tokens. Of two rows in the
+    table, the one with the same precision is nearest, because fewer settings differ. Then Naive's
+    own times are estimates, too, and equal those of ER, whose first stage does what Naive does.
     """
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
@@ -172,8 +173,8 @@ def test_naive_s_times_are_those_of_the_nearest_settings(tmp_path: Path) -> None
 
 
 def test_a_row_without_times_stops_no_other(tmp_path: Path) -> None:
-    """Oracle: the rule: where Naive is in no row of a table, a method's first stage stands in for
-    it, and what was measured is as measured. A table of nothing is refused.
+    """Oracle: the rule of `find_times`: if Naive is in no row of a table, another method's first
+    stage stands in for it. Measured times stay as measured. A table without rows is refused.
     """
     table = tmp_path / "times.json"
     config = set_budget(TinyRuns("er", methods.build, tmp_path).make_config(), table)
@@ -189,8 +190,9 @@ def test_a_row_without_times_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_a_row_that_cannot_be_used_stops_no_other(tmp_path: Path) -> None:
-    """Oracle: the rule. The table has ELLE as it was before it had two phases, and no row with
-    Naive's phase: ELLE and Naive are charged by that one phase, as estimates, and train.
+    """Oracle: the rule of `find_times`: a row without today's phases was measured before they
+    existed, and only serves for estimates. The table has only such a row of ELLE, with one phase:
+    ELLE and Naive are charged that phase's seconds, as estimates, and train.
     """
     table = tmp_path / "times.json"
     for name in ("elle", "naive"):
@@ -213,7 +215,7 @@ def test_a_row_that_cannot_be_used_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_one_note_names_the_rows_that_are_estimated(tmp_path: Path) -> None:
-    """Oracle: the rows put in; the other row is not named."""
+    """Oracle: by hand: the note names the row that was marked as estimated, and not the other."""
     study = synthetic.study(tmp_path, rows=[("Naive", "naive", {}), ("Mine", "er", {})], stages=2)
     assert not [note for note in collect_notes(study) if "estimated" in note]
     for run in study.runs:
@@ -225,9 +227,9 @@ def test_one_note_names_the_rows_that_are_estimated(tmp_path: Path) -> None:
 
 
 def test_whatever_changes_a_step_s_time_is_asked_of_the_table() -> None:
-    """Oracle: the settings' own fields: each is asked for, or is in the list of those that change
-    no step's time. `deterministic` chooses other kernels; at its default it is left out, so tables
-    without it hold.
+    """Oracle: the settings' fields: each is compared with the table, or is in NO_TIME.
+    `deterministic` chooses other kernels, so it is compared. A table without this setting counts
+    for its default.
     """
     config = methods.list_runs(load_suite("demo"), ("naive",))[0]
     asked = list_settings(config)

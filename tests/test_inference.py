@@ -17,7 +17,7 @@ CARD = verdict_tables.make_main_card()
 
 
 def test_an_interval_is_students():
-    """Oracle: scipy's interval of a one-sample t test; nothing is known from one value."""
+    """Oracle: scipy's interval of a one-sample t test. A single value has no interval (NaN)."""
     values = [3.1, 2.7, 3.6, 3.3]
     expected = scipy.stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
     assert inference.compute_interval(values) == pytest.approx((expected.low, expected.high))
@@ -26,8 +26,8 @@ def test_an_interval_is_students():
 
 
 def test_an_interval_holds_what_all_values_share():
-    """Oracle: 20,000 draws: 95% of intervals hold the mean, and many fewer do without the shared
-    error; without seeds' own noise it is the normal one.
+    """Oracle: simulation: about 95% of 20,000 intervals contain the mean, but fewer than 90% if the
+    shared error is left out. By hand: equal values get the normal interval of the shared error.
     """
     rng = np.random.default_rng(0)
     draws = rng.normal(0.0, 1.0, (6, 20_000)) + rng.normal(0.0, 0.5, 20_000)
@@ -47,8 +47,8 @@ def test_an_interval_holds_what_all_values_share():
 
 
 def test_an_error_more_makes_no_interval_narrower():
-    """Oracle: the interval without it; Satterthwaite's alone is narrower by a tenth for three
-    values.
+    """Oracle: the interval without the shared error, which is never the wider one. Satterthwaite's
+    interval by itself would be a tenth narrower for three values.
     """
     values = [1.0, 2.0, 3.0]
     assert inference.compute_interval(values, 0.03) == inference.compute_interval(values)
@@ -56,7 +56,7 @@ def test_an_error_more_makes_no_interval_narrower():
 
 
 def test_the_variance_that_documents_bring_is_a_bootstraps():
-    """Oracle: 20,000 resamples of the documents; a single one tells nothing."""
+    """Oracle: a bootstrap of 20,000 resamples of the documents. A single one has no variance."""
     rng = np.random.default_rng(1)
     tokens = rng.integers(5, 200, 60).astype(float)
     nats = tokens * rng.normal(3.0, 0.5, 60)
@@ -67,8 +67,8 @@ def test_the_variance_that_documents_bring_is_a_bootstraps():
 
 
 def test_p_values_are_students_but_not_below_those_of_equal_differences():
-    """Oracle: scipy's one-sided t tests, and a quarter to the power of the seeds; by hand, where
-    there is no t.
+    """Oracle: scipy's one-sided t tests, but at least 0.25 to the power of the number of seeds. By
+    hand if there is no t: for equal values, zeros, infinite values and a single seed.
     """
     rng = np.random.default_rng(3)
     excess = rng.normal(0.5, 1.0, (7, 5))
@@ -87,8 +87,8 @@ def test_p_values_are_students_but_not_below_those_of_equal_differences():
 
 @pytest.mark.parametrize("shared", [0.0, 0.02, 0.5])
 def test_an_interval_and_its_p_have_one_standard_error(shared):
-    """Oracle: duality: the interval holds 0 if and only if p is above 0.05, of 500 samples whose
-    means are drawn near its ends.
+    """Oracle: duality: the interval contains 0 if and only if p is above 0.05. The means of 500
+    samples are drawn so that both happen often.
     """
     rng = np.random.default_rng(5)
     decided = 0
@@ -102,8 +102,8 @@ def test_an_interval_and_its_p_have_one_standard_error(shared):
 
 
 def test_rows_that_are_equal_over_texts_differ_in_five_percent():
-    """Oracle: 20,000 draws of six seeds that share an error twice as large as their own: 5%; and
-    the 30% that Student's t alone comes to.
+    """Oracle: simulation: 20,000 draws of six seeds of two equal rows, whose shared error is twice
+    the standard error of their mean. 5% are found to differ, 30% if the test ignores that error.
     """
     rng = np.random.default_rng(6)
     own = 0.5 * rng.normal(size=(6, 20_000))
@@ -116,7 +116,7 @@ def test_rows_that_are_equal_over_texts_differ_in_five_percent():
 
 
 def test_verdicts_on_changes():
-    """Oracle: scipy's two one-sided t tests, and by hand: a small change may be told from 0."""
+    """Oracle: scipy's two one-sided t tests. By hand: a significant small change is "higher"."""
     changes = np.array([0.011, -0.004, 0.006, 0.002, -0.008, 0.009])
     greater = scipy.stats.ttest_1samp(changes, -0.03, alternative="greater").pvalue
     less = scipy.stats.ttest_1samp(changes, 0.03, alternative="less").pvalue
@@ -130,8 +130,8 @@ def test_verdicts_on_changes():
 
 
 def test_documents_of_one_source_count_as_one():
-    """Oracle: 20,000 resamples of whole sources, whose pieces are alike; where all are of one
-    source its pieces are drawn.
+    """Oracle: a bootstrap of 20,000 resamples of whole sources, whose pieces have similar losses.
+    If all documents have the same source, each counts on its own.
     """
     rng = np.random.default_rng(7)
     sources = np.sort(rng.integers(0, 25, 100))
@@ -150,15 +150,15 @@ def test_documents_of_one_source_count_as_one():
 
 
 def test_equal_values_have_no_interval():
-    """By hand: six equal changes say nothing of their spread; one seed has no interval either."""
+    """By hand: six equal changes have no spread to compute an interval from, nor has one seed."""
     assert inference.show_mean(np.full(6, 0.5), str) == ("0.5", "all equal")
     assert inference.show_mean(np.full(1, 0.5), str) == ("0.5", "")
     assert inference.show_mean(np.full(6, 0.5), str, shared=0.01)[1] != "all equal"
 
 
 def test_holms_correction():
-    """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns
-    are on their own.
+    """Oracle: by hand: in the first column Holm's steps are 4 x 0.01, 3 x 0.02, 2 x 0.04 and 0.5,
+    and never decrease. Each column is corrected on its own.
     """
     p = np.array([[0.04, 0.5], [0.01, 0.5], [0.5, 0.5], [0.02, 0.001]])
     expected = np.array([[0.08, 1.0], [0.04, 1.0], [0.5, 1.0], [0.06, 0.004]])
@@ -169,8 +169,8 @@ def test_holms_correction():
     ("tests", "seeds"), [(1, 3), (2, 3), (12, 4), (13, 5), (48, 5), (51, 5), (52, 6)]
 )
 def test_the_fewest_seeds_that_decide(tests, seeds):
-    """Oracle: by hand, the least n with tests / 4**n of at most 0.05; and the p-values of equal
-    differences.
+    """Oracle: by hand: the least n for which tests / 4**n is at most 0.05. The p-values of equal
+    differences, which are the smallest, agree.
     """
     assert inference.count_fewest_seeds(tests) == seeds
     smallest = [
@@ -181,7 +181,7 @@ def test_the_fewest_seeds_that_decide(tests, seeds):
 
 @pytest.mark.parametrize(("seeds", "tests"), [(5, 48), (10, 48), (20, 2)])
 def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
-    """Oracle: drawing samples of that mean and testing them."""
+    """Oracle: simulation: 80% of samples with this mean are significant. Four seeds are too few."""
     mean = inference.find_detectable_mean(2.0, seeds, tests)
     samples = np.random.default_rng(seeds).normal(mean, 2.0, (seeds, 20_000))
     assert (
@@ -199,17 +199,17 @@ def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_card_is_wrong_in_at_most_five_percent(noise, difference):
-    """Oracle: simulation of all claims about the paper's methods, whose truth is known, with 2 to
-    20 seeds.
+    """Oracle: simulation: all claims about the paper's methods, with known truth and 2 to 20 seeds.
+    At most 5% of cards have a wrong verdict.
     """
     wrong, _ = verdict_tables.simulate(CARD, noise, difference, 500)
     assert len(wrong) == 19 and wrong.max() <= 0.05, wrong
 
 
 def test_what_seeds_share_is_not_covered():
-    """Oracle: simulation: half a standard deviation that all seeds share makes more wrong cards the
-    more seeds there are; 500 cards err by 4.5% (three standard errors). docs/statistics.md says so,
-    with 12.5% at six seeds.
+    """Oracle: simulation: an error of half a standard deviation that all seeds share makes 12.5% of
+    cards wrong with six seeds (docs/appendix_statistics.md), and more with more seeds. The
+    tolerance of 4.5% is three standard errors of 500 cards.
     """
     [noise] = verdict_tables.SHARED
     wrong = dict(
@@ -220,9 +220,9 @@ def test_what_seeds_share_is_not_covered():
 
 @pytest.mark.parametrize("noise", NOISE)
 def test_a_card_of_one_claim(noise):
-    """Oracle: theory: with rows that tie Student's t is wrong in 5% of Gaussian cards, from the
-    first seeds that can decide; 20,000 cards err by 0.5% (three standard errors). Scores that are
-    rounded make it 5.7%, see the table.
+    """Oracle: theory: if rows tie, Student's t is wrong in 5% of Gaussian cards, from three seeds,
+    the fewest that can decide. Rounded scores make it up to 5.7% (docs/appendix_statistics.md). The
+    tolerance of 0.5% is three standard errors of 20,000 cards.
     """
     wrong, _ = verdict_tables.simulate(ONE_CLAIM, noise, "tied", 20_000)
     assert wrong[0] == 0.0 and wrong.max() <= 0.057 + 0.005
@@ -231,9 +231,7 @@ def test_a_card_of_one_claim(noise):
 
 
 def test_the_simulation_judges_as_cards_do():
-    """Oracle: the functions that a scorecard calls, one number of seeds and one claim after the
-    other.
-    """
+    """Oracle: the functions that a scorecard calls, for each number of seeds and each claim."""
     excess = verdict_tables.draw(CARD, "rounded to one sd", "weakly", 20).excess
     starts = np.cumsum([0, *CARD.sizes])
     for seeds, p_values in zip(
@@ -251,8 +249,8 @@ def test_the_simulation_judges_as_cards_do():
 
 @pytest.mark.parametrize("noise", ["Gaussian", "Student's t, 2 degrees", "Cauchy"])
 def test_intervals_hold_the_mean_as_often_as_they_say(noise):
-    """Oracle: simulation of scores, five fine-tunings for each pre-training seed; 10,000 intervals
-    err by 0.7% (three standard errors).
+    """Oracle: simulation: 95% of intervals of scores contain the mean, with five fine-tunings per
+    pre-training seed. The tolerance of 0.7% is three standard errors of 10,000 intervals.
     """
     for seeds in verdict_tables.SEEDS:
         assert verdict_tables.simulate_coverage(noise, seeds, 10_000) >= 0.943, seeds

@@ -29,7 +29,7 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
-    """Two domains and a probe, each of its own text; of rows in `changed` some are another."""
+    """A study with two domains and a probe. Rows in `changed` have other texts for some of them."""
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     for run in study.runs:
         run.line.probes = [Titled("p", "Probe")]
@@ -54,8 +54,8 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     ],
 )
 def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
-    """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of
-    equally many the first row's.
+    """Oracle: by hand: a row with two seeds is named once. The texts of most rows count as usual,
+    and among ties the first row's.
     """
     notes = note_unequal_texts(with_texts(tmp_path, changed))
     assert len(notes) == len(expected)
@@ -68,8 +68,8 @@ FIGURES += ["attention_patterns", "stage_domain_matrix"]
 
 
 def test_a_row_that_other_code_trained_is_named(tmp_path):
-    """Oracle: by hand: one seed of ER has a stage of another code; tables say so once, and name no
-    other row.
+    """Oracle: by hand: one seed of ER was trained with other code of its method. Each table says so
+    once, and names no other row.
     """
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     next(run for run in study.runs if run.row == "ER").other_code = True
@@ -79,8 +79,8 @@ def test_a_row_that_other_code_trained_is_named(tmp_path):
 
 
 def test_core_code_that_was_edited_in_between_is_noted_in_all_formats(tmp_path, capsys):
-    """Oracle: by hand: seed 1 of ER has another hash of the sources, whatever the commits are; the
-    note names both hashes, once, in Markdown, LaTeX, the page and the terminal.
+    """Oracle: by hand: seed 1 of ER has another hash of the sources. One note names both hashes, in
+    Markdown, LaTeX, the page and the terminal. Another commit with the same hash has no note.
     """
     study = synthetic.study(tmp_path / "runs", rows=ROWS, stages=2)
     place = tmp_path / "out"
@@ -111,7 +111,7 @@ def test_core_code_that_was_edited_in_between_is_noted_in_all_formats(tmp_path, 
 
 
 def test_rows_that_are_told_domains_are_named(tmp_path):
-    """Oracle: by hand: both rows that are told, once each, in all tables; no note where none is."""
+    """Oracle: by hand: each table has one note with both rows that are told, else no note."""
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     assert not any("Told" in note for note in collect_notes(study))
     for run in study.runs:
@@ -122,8 +122,8 @@ def test_rows_that_are_told_domains_are_named(tmp_path):
 
 
 def test_rows_whose_muon_took_fused_maps_whole_are_named(tmp_path):
-    """Oracle: by hand: of four rows one says so, one is from before there was a choice, one takes
-    them apart, and one is of another optimizer.
+    """Oracle: by hand: of four rows one has "whole", one is older than the setting, one has
+    "apart", and one has another optimizer. The note names the first two.
     """
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     training = {
@@ -140,8 +140,8 @@ def test_rows_whose_muon_took_fused_maps_whole_are_named(tmp_path):
 
 
 def test_what_an_optimizer_remarks_on_settings_is_noted(tmp_path, monkeypatch):
-    """Oracle: by hand: a made-up kind remarks on the default of a setting, and on another value. An
-    optimizer that is no longer here remarks nothing and fails nothing.
+    """Oracle: by hand: a made-up optimizer remarks on a setting's default and on another value. An
+    optimizer that is not installed remarks nothing and raises no error.
     """
     remarks = {("decay", "all"): "Decays all", ("decay", "matrices"): "Decays matrices"}
     monkeypatch.setitem(OPTIMIZERS, "made_up", Optimizer("made_up", "", (), remarks=remarks))
@@ -160,9 +160,8 @@ def test_what_an_optimizer_remarks_on_settings_is_noted(tmp_path, monkeypatch):
 
 
 def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
-    """Oracle: of the row with the lowest perplexities every mark, rank and verdict goes once its
-    texts are others, and comes back when they are the same; what it measured stays, but in `units`,
-    which only ranks.
+    """Oracle: by hand: ELLE has the lowest perplexities, so it has marks, ranks and verdicts. If
+    its texts are others, it has none, but keeps its values, except in `units`, which only ranks.
     """
     same, other = (
         with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}} if i else {}) for i in range(2)
@@ -186,8 +185,8 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
 
 
 def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
-    """Oracle: the tables while the row spent what all did: with a hundredth of it all lines stay as
-    they were.
+    """Oracle: the same table in which ELLE, whose texts are others, spends as much as all rows. If
+    it spends a hundredth, no row changes.
     """
     plain, cheap = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}}) for i in range(2))
     for line in (
@@ -202,7 +201,7 @@ def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
 
 
 def test_notes_on_several_suites_say_whose_they_are(tmp_path):
-    """Oracle: two suites with rows of one name: a failure of one is its own."""
+    """Oracle: by hand: rows of two suites share a name, so a failure's note names the suite."""
     for suite in ("one", "two"):
         synthetic.write(tmp_path, suite, rows=ROWS, stages=2, seeds=1)
     runs = [*load_runs(tmp_path, "one"), *load_runs(tmp_path, "two")]
@@ -214,8 +213,8 @@ def test_notes_on_several_suites_say_whose_they_are(tmp_path):
 
 
 def test_stages_too_short_to_tell_who_took_cores_are_counted(tmp_path):
-    """Oracle: by hand: of two seeds one ends its second stage after four seconds; only wall time is
-    about cores.
+    """Oracle: by hand: one of two seeds ends its second stage after four seconds, so one stage is
+    counted. A budget in steps has no note, because it does not depend on cores.
     """
     for unit, expected in (("seconds", ["1 stages"]), ("steps", [])):
         synthetic.write(tmp_path / unit, "demo", rows=ROWS[:1], stages=2, unit=unit)

@@ -36,7 +36,7 @@ def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
     ("rows", "finished", "expected"), [("ER", 0, []), ("Naive ER", None, ["Best", "Forgotten"])]
 )
 def test_nothing_is_said_of_what_is_not_there(tmp_path, rows, finished, expected) -> None:
-    """By hand: no sentence without a run that has ended, and none on growth where no row grows."""
+    """By hand: no sentence without a run that has ended, and none on growth if no row grows."""
     named: list[Any] = [(name, name.lower(), {}) for name in rows.split()]
     data = synthetic.study(tmp_path, rows=named, seeds=1, finished=finished)
     assert [

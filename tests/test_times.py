@@ -1,4 +1,4 @@
-"""Times in reports: whose they are, and what they rank."""
+"""Times in reports: which machine's they are, and whether rows are ranked by them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def forget_cores(data: Study, rows: set[str]) -> Study:
-    """The study after the last stages of some rows took four seconds, of which no share of cores is
-    known.
-    """
+    """The study with last stages of some rows of four seconds, whose share of cores is unknown."""
     for run in data.runs:
         for line in run.stages[-1] if run.row in rows else ():
             if isinstance(line, EvaluationLine | StageDone):
@@ -31,9 +29,9 @@ def forget_cores(data: Study, rows: set[str]) -> Study:
 
 
 def test_nothing_is_ranked_by_time_where_the_share_of_the_cores_is_not_known(tmp_path) -> None:
-    """Oracle: by hand: MAS alone lasted long enough to tell, so no row has a rank, and the others
-    no wall time; their other ranks stay. The note counts their four runs of six and says from when
-    on one can tell.
+    """Oracle: by hand: only MAS took long enough to know its share of the cores. So no row is
+    ranked by time, and only MAS has a wall time. Other ranks stay. The note counts the four of six
+    runs of other rows, and says from how many seconds on the share is known.
     """
     data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
     before = load("units").build(data)
@@ -52,8 +50,8 @@ def test_nothing_is_ranked_by_time_where_the_share_of_the_cores_is_not_known(tmp
 
 
 def test_a_unit_that_a_row_did_not_record_is_empty(tmp_path) -> None:
-    """Oracle: by hand: one row did not record its tokens, so nobody has a number by tokens. A row
-    on another text leaves the others theirs.
+    """Oracle: by hand: EWC did not record its tokens, so no row has a number by tokens. If EWC also
+    has another text, it is not compared, and the others have their numbers.
     """
     data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
     for run in data.runs:
@@ -74,8 +72,8 @@ def test_a_unit_that_a_row_did_not_record_is_empty(tmp_path) -> None:
     ("unit", "whose"), [("reference", "seconds of the reference machine"), ("steps", "")]
 )
 def test_whose_seconds_a_budget_and_a_time_are(unit, whose, tmp_path) -> None:
-    """Oracle: the unit's own words: a budget of the reference machine's seconds is named below each
-    table, and whatever the records have as wall time is called measured, on the page, too.
+    """Oracle: the unit's own description: a note below each table names budgets in seconds of the
+    reference machine. Wall times in records are called measured, on the page, too.
     """
     data = study(tmp_path, seeds=1, stages=2, unit=unit, rows=ROWS)
     for run in data.runs:
