@@ -1,4 +1,4 @@
-"""`make chaos` in small: kills of a run, and of several side by side (tests/TRIALS.md)."""
+"""A small `make chaos`: kills of one run, and of several side by side (tests/TRIALS.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
-    """Oracle: an undisturbed run's models, tokens, records and tables, bit for bit."""
+    """Oracle: an undisturbed run: the same models, tokens and tables bit for bit, and the same
+    records except for times.
+    """
     outcome = Kills(tmp_path, "er").disturb(2, random.Random(1))
     assert sum(outcome["kills"].values()) == 2 and not outcome["different"]
 
@@ -29,12 +31,12 @@ def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
 def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
     tiny_folder: Path, monkeypatch
 ) -> None:
-    """Oracle: the folder of a stage that nobody disturbed, which has none."""
+    """Oracle: an undisturbed stage, whose folder has no checkpoint once the stage is done."""
     unlink = Path.unlink
 
     def killed(path: Path, missing_ok: bool = False) -> None:
         if path.name == "checkpoint.pt":
-            raise KeyboardInterrupt  # as good as a kill, as the stage is over but for this
+            raise KeyboardInterrupt  # like a kill: all of the stage but this is done
         unlink(path, missing_ok)
 
     tiny = TinyRuns("naive", methods.build, tiny_folder)
@@ -49,12 +51,12 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
     assert not left.exists()
 
 
-@only_thorough  # and `make chaos` has two hundred
+@only_thorough  # `make chaos` trains two hundred runs
 def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(
     tmp_path: Path, monkeypatch
 ) -> None:
-    """Oracles: the runs that were asked for, the three stages of each seed, and the weights of
-    undisturbed runs.
+    """Oracle: by hand: 2 methods with 2 seeds are 4 runs. A seed has 3 stages, because the methods
+    share the first. `wrong` is empty if the weights are those of undisturbed runs.
     """
     monkeypatch.setattr(many_runs, "COMPARED", 1)
     many = ManyRuns(tmp_path, runs=4, share=0.25, seed=1)

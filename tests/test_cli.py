@@ -1,4 +1,4 @@
-"""The command line as somebody types it, on text made here, under steps budgets."""
+"""Commands as a user types them, for a suite of made-up text with a budget in steps."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def command_in(text: str) -> list[str]:
 
 @pytest.mark.parametrize("begun", [None, "", "suites/tiny"])
 def test_whoever_only_asks_makes_nothing(cli, place, begun: str | None) -> None:
-    """Oracle: the tree of a folder of runs, which may be somebody else's or not be there: it is as
-    it was.
+    """Oracle: the listing of a folder of runs, which may be another user's or missing: commands
+    that only read leave it as it was.
     """
     runs = place / "asked"
     if begun is not None:
@@ -61,9 +61,9 @@ def test_whoever_only_asks_makes_nothing(cli, place, begun: str | None) -> None:
 
 
 def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
-    """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table
-    of both rows. The commands that are named can be pasted: the suite is a path, its records are
-    elsewhere.
+    """Oracle: by hand: two runs of two stages share the first, so there are three stages of 6
+    steps, trained once, and then a table with both rows. The commands in the output can be pasted,
+    with the suite as a path and records in another folder.
     """
     code, text = cli("run", "--dry-run")
     assert code == 0 and "2 of 2 runs, 18 steps" in text
@@ -89,8 +89,8 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
 
 
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
-    """Oracle: a run under unit 'reference' whose budget is Naive's measured start and 3.5 of its
-    steps takes four.
+    """Oracle: by hand: with the unit 'reference', a budget of Naive's measured set-up time and 3.5
+    of its measured steps is spent by four steps.
     """
     table = place / "times.json"
     code, text = cli("speed", "--pairs", 1, "--reference", table, "--methods", "naive")
@@ -111,8 +111,8 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
 
 
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
-    """Oracle: 130, a shell's status of what Ctrl-C has ended. Who ends a look at a sweep must not
-    read that the sweep has stopped, so the one line names `run`.
+    """Oracle: 130, a shell's status for a command that Ctrl-C ended. Ctrl-C in `status --watch`
+    does not stop the sweep, so the one line must not say so: it names `run`.
     """
 
     def interrupt(_: object) -> int:
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
 
 
 def test_a_reader_that_has_read_enough_is_no_error() -> None:
-    """Oracle: the status of whatever SIGPIPE ends, and nothing on the terminal."""
+    """Oracle: 141, a shell's status for a command that SIGPIPE ended, and nothing on stderr."""
     words = [sys.executable, "run_all.py", "run", "demo", "--dry-run", "--runs", "/nonexistent"]
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -136,7 +136,7 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
 
 
 def test_an_option_knows_the_home(monkeypatch, tmp_path, capsys) -> None:
-    """Oracle: HOME, as a shell has it: `--runs=~/x` reaches Python as it is written."""
+    """Oracle: a shell's rule: `~` is HOME. No shell expands it in `--runs=~/x`, so Python must."""
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run_all.main(["status", "demo", "--runs=~/x"]) == 0
     assert str(tmp_path / "x") in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What pages tell a reader to type is understood."""
+"""Commands, examples and links of the pages are valid, and the pages are short and current."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COMMANDS = [
     for page in PAGES
     for line in re.findall(r"^python run_all\.py (.+)$", page.read_text(encoding="utf-8"), re.M)
 ]
-# Words of a page at most, without blocks of code and output. The other pages are rendered, or
-# appendices, or show programs.
+# The most words of a page, without blocks of code and output. Pages without a limit are rendered,
+# or appendices, or show programs.
 MOST_WORDS = {
     "README.md": 450,
     "first_run.md": 600,
@@ -43,13 +43,13 @@ OWN_TEXT = (ROOT / "docs" / "your_own_text.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_commands_are_understood(page: str, line: str) -> None:
-    """Oracle: the parser of the command line."""
+    """Oracle: the parser of the command line, which accepts each command."""
     parse(shlex.split(line, comments=True), "")
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_that_takes_a_value_has_an_example(option: str) -> None:
-    """Oracle: what reads the option on the command line."""
+    """Oracle: the type that converts the option's value, which accepts the example in its help."""
     settings = OPTIONS[option]
     if settings.get("action") == "store_true" or "choices" in settings:
         return  # its help lists all values
@@ -59,7 +59,7 @@ def test_an_option_that_takes_a_value_has_an_example(option: str) -> None:
 
 
 def test_a_mixture_has_the_shares_that_its_page_says(tmp_path: Path) -> None:
-    """Oracle: by hand, 0.9 of 0.9 + 0.3."""
+    """Oracle: by hand: 0.9 / (0.9 + 0.3) is 75%."""
     blocks = re.findall(r"```toml\n(.*?)```", OWN_TEXT, re.S)
     (tmp_path / "mine.toml").write_text(blocks[0])
     [mixture] = [block for block in blocks if "weight = " in block]
@@ -86,7 +86,9 @@ def test_a_page_is_short_and_simple(page: Path) -> None:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
 def test_pages_are_linked_where_they_are_named(page: Path) -> None:
-    """Oracle: the files of the project, to which GitHub resolves a link; headings by its rule."""
+    """Oracle: the files of the project and their headings, as GitHub resolves a link. The name of a
+    page in text without a link is refused.
+    """
     text = leave_out_code(page.read_text(encoding="utf-8"))
     assert not re.search(r"(?<![/(])docs/\w+\.md", text), "a page without a link"
     for target in re.findall(r"\]\((?!http)(.*?)\)", text):
@@ -101,14 +103,14 @@ def test_pages_are_linked_where_they_are_named(page: Path) -> None:
 
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_page_of_reference_is_current(name: str) -> None:
-    """Oracle: the code's own comments, docstrings and help."""
+    """Oracle: the page as rendered from the code's comments, docstrings and help."""
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert page == reference.PAGES[name](), "run `python -m docs.reference`"
 
 
 @pytest.mark.parametrize("section", suite_keys.EXAMPLES)
 def test_the_example_of_a_section_is_a_suites(section: str, tmp_path: Path) -> None:
-    """Oracle: the settings, which refuse a key or a value that they do not have."""
+    """Oracle: `load_suite`, which refuses unknown keys and values."""
     suite = tmp_path / "mine.toml"
     suite.write_text(f'extends = "demo"\n{suite_keys.EXAMPLES[section]}\n')
     load_suite(str(suite))
@@ -116,12 +118,12 @@ def test_the_example_of_a_section_is_a_suites(section: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_can_be_looked_through(page: Path) -> None:
-    """Oracle: 500 lines, as of files of code."""
+    """Oracle: a limit of 500 lines."""
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 500
 
 
 def test_a_first_submission_takes_five_commands() -> None:
-    """Oracle: what is typed in this order before a first job, and nothing else."""
+    """Oracle: by hand: the commands of "Slurm in five commands", in this order, and no other."""
     text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
     section = text.partition("## Slurm in five commands")[2].partition("\n## ")[0]
     commands = re.findall(r"^python run_all\.py (\w+)", section, re.M)

@@ -11,8 +11,8 @@ from tests.support.thorough import THOROUGH
 
 
 def test_a_disk_that_fails_anywhere_costs_nothing_but_the_work(tmp_path: Path) -> None:
-    """Oracle: what was there or what was to come is read back, an error names its file, and the
-    same work done again comes to what it would have been. Of all faults eight in each scenario.
+    """Oracle: after each of eight faults per scenario, a reader sees the old or the new content,
+    the error names its file, and the work, done again, gives what it gives without a fault.
     """
     scenarios = list(find_failures(tmp_path, 1000 if THOROUGH else 8))
     assert [line["wrong"] for line in scenarios] == [[]] * len(scenarios)

@@ -1,6 +1,6 @@
-"""Leases: one owner at a time, seen from other machines too; the dead lose theirs.
+"""Leases: one owner at a time, also across machines. A dead owner loses its lease.
 
-Another machine is a process whose kernel has another name.
+A process acts as another machine if its kernel has another name.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ ME = f"process {os.getpid()} on "
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on this process is on another machine."""
+    """Let this process seem to be on another machine from now on."""
     monkeypatch.setattr(locks, "identify_kernel", lambda: "another")
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    """Oracle: arithmetic. Each process, on a machine of its own, adds one to a file so many times;
-    what two added at the same time would count once.
+    """Oracle: by hand: four processes, each on its own machine, add 1 to a file 25 times. If two of
+    them added at the same time, the sum would be below 100.
     """
     path = tmp_path / "count"
     path.write_text("0")
@@ -52,8 +52,8 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
-    """Oracle: the contract: none may wait for what nobody has. The owner lives until it is killed,
-    by its number.
+    """Oracle: the rule: a killed process no longer has its lock. Until then the lock is taken, and
+    `name_owner` gives the process's number.
     """
     code = "import sys, time; from pathlib import Path; from benchmark.locks import Lease\n"
     code += "Lease(Path(sys.argv[1])).acquire(); print(flush=True); time.sleep(600)"
@@ -73,7 +73,7 @@ def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
 
 
 def test_who_only_asks_creates_nothing(tmp_path: Path) -> None:
-    """Oracle: the disk. `status` asks of stages that were never begun, which have no folders."""
+    """Oracle: the folder stays empty. `status` also asks about stages that have no folder yet."""
     lease = Lease(tmp_path / "stages" / "key" / "lock")
     assert not lease.is_taken()
     assert not list(tmp_path.iterdir())
@@ -82,11 +82,10 @@ def test_who_only_asks_creates_nothing(tmp_path: Path) -> None:
 def test_the_silent_lose_what_they_have_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: the rule: after 100 s of watching without a sign of life, and one sign is enough to
-    keep it.
+    """Oracle: the rule: a lock is lost after 100 s of watching without a sign of life, and one sign
+    is enough to keep it.
 
-    Who watches may be another each time; what passes while the watcher itself stands still is not
-    watched.
+    Each look may be by another `Lease`. Time in which the watcher stood still does not count.
     """
     first = Lease(tmp_path / "lock")
     first.acquire()
@@ -117,8 +116,8 @@ def test_the_silent_lose_what_they_have_to_others(
 def test_who_died_before_it_said_who_it_is_does_not_keep_it(
     content: bytes, tmp_path: Path, monkeypatch
 ) -> None:
-    """Oracle: the rule: a file without an owner, as a kill leaves it between two system calls, has
-    a lifetime too.
+    """Oracle: the rule: a file that names no owner, as a kill between two system calls leaves it,
+    expires too.
     """
     (tmp_path / "lock.1").write_bytes(content)
     now = [100.0]
@@ -132,7 +131,7 @@ def test_who_died_before_it_said_who_it_is_does_not_keep_it(
 
 
 def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monkeypatch) -> None:
-    """Oracle: NFS: what another machine removes while it is open here can no longer be read."""
+    """Oracle: NFS: reading a file that another machine removed meanwhile gives error ESTALE."""
 
     def fail(*_: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
@@ -152,8 +151,8 @@ def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monk
 def test_a_dead_machines_lock_is_not_told_of_for_ever(
     silent: float, taken: bool, tmp_path: Path, monkeypatch
 ) -> None:
-    """The rule: another machine's lock is told of for 100 s after its last sign of life, one of
-    this machine as long as its process lives.
+    """Oracle: the rule: another machine's lock is reported for 100 s after its last sign of life, a
+    lock of this machine as long as its process lives.
     """
     first = Lease(tmp_path / "lock")
     first.acquire()

@@ -1,9 +1,8 @@
-"""What README.md, CONTRIBUTING.md and the pages of docs/ show is tried as it stands, in a copy of
-the project.
+"""The blocks of README.md, CONTRIBUTING.md and docs/ run as they stand, in a copy of the project.
 
-A page's blocks run in their order in one copy: commands line by line in a shell, a program by
-Python. A file is laid where `PLACES` or the paragraph before it says, and a suite or a method is
-then planned or trained.
+The blocks of a page run in their order in one copy: commands line by line in a shell, programs with
+Python. A block that shows a file is written where `PLACES` or the paragraph before it says. A suite
+or a method is then planned or trained.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from tests.support.published_families import published
 NAMED = re.compile(r"`([\w/]+\.(?:toml|yaml|py))`")
 TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds 7 --out {name}"
 
-# What takes a command's place.
+# Parts of commands, and what replaces them.
 REPLACED = {
-    # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
+    # only tests/test_slurm*.py have a cluster, so here `run` trains on this machine
     " --executor slurm": "",
-    # two seeds say as much of the command as five
+    # two seeds test the command as well as five
     " --seeds 0,1,2,3,4": " --seeds 0,1",
-    # and one turn as much as seven, each with a product of large matrices
+    # one pair tests it as well as seven, each of which multiplies large matrices
     "run_all.py speed demo": "run_all.py speed demo --pairs 1",
     "data.sequence_length=1024": "data.sequence_length=66",
     "budget.amount=500": "budget.amount=1",
     "budget.amount=10 ": "budget.amount=0.05 ",
     "--set options.self_replay": "--set options.self_replay.sequences=8 --set options.self_replay",
 }
-# Likewise in programs: the files of a package that a page reads.
+# The same for programs: the number of files of a package that a page reads.
 REPLACED_IN_PROGRAMS = {"[:300]": "[:50]"}
-# What models.md starts from: here a small one of its family, in the Hub's cache.
+# The start models of models.md. Here each is a small model of its family, in the Hub's cache.
 ON_THE_HUB = {
     "allenai/OLMo-2-0425-1B": "OLMo 2",
     "allenai/Olmo-3-1025-7B": "OLMo 3",
@@ -86,7 +85,7 @@ WRITTEN = {
     r"\bamount = [\d.]+": "amount = 0.1",
 }
 
-# Files that are made small before commands use them, by patterns of their text.
+# Replacements that make files small before commands use them, by pattern of the text.
 SMALLER = {
     "benchmark/suites/demo.toml": {
         r"\nmethods = \[.*?\]": '\nmethods = ["naive", "er"]',
@@ -95,7 +94,7 @@ SMALLER = {
         r"\ntables = \[.*?\n\]": '\ntables = ["main_pretraining"]',
         r"\nevaluations = \d+": "\nevaluations = 1",
         r"\namount = \[.*?\]": "\namount = 0.02",
-        r"\n\[data\]\n": '\n[data]\nnear_copies = "keep"\n',  # of so little text much is left out
+        r"\n\[data\]\n": '\n[data]\nnear_copies = "keep"\n',  # else much of this text is left out
     },
     "base.toml": {
         "stdlib": "joblib",
@@ -116,7 +115,7 @@ SMALLER = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block of a file goes, between what else that file holds, and what is done with it."""
+    """Where a block is written, the text around it, and the command that then uses the file."""
 
     file: str
     around: str = "{block}"
@@ -163,8 +162,8 @@ class Side(LifelongMethod):
         return WithSide(model, 4)
 """
 
-# Where blocks go whose page does not say it in the paragraph before, by their page and a part of
-# them.
+# The places of blocks for which the paragraph before names no file, by page and a part of the
+# block.
 PLACES = {
     ("adding_a_method.md", "[options.l2_sp]"): Place("weak.toml"),
     ("adding_a_method.md", "def radam"): Place(
@@ -204,7 +203,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(hub))
         patch.setenv("HF_HUB_OFFLINE", "1")
-        # one core: nothing is worth processes side by side, each of which would import torch
+        # on one core no command starts parallel processes, which would each import torch
         cores = sorted(os.sched_getaffinity(0))
         number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
         with forked_python.serve(str(cores[number % len(cores)])) as address:
@@ -213,7 +212,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def copy(python: str, tmp_path: Path) -> Path:
-    """A copy of the project with the files that the pages speak of, whose `python` is forked."""
+    """A copy of the project with the files that the pages use. Its `python` is forked."""
     project = copy_project(tmp_path / "project")
     forked_python.install(python, project / ".venv/bin/python")
     (project / ".venv/installed").touch()
@@ -225,7 +224,7 @@ def copy(python: str, tmp_path: Path) -> Path:
 
 
 def cache_model(hub: Path, name: str, family: str) -> None:
-    """Lay a small model of the family into a cache as `huggingface_hub` keeps a download."""
+    """Write a small model of the family into a cache, as `huggingface_hub` keeps a download."""
     commit = "0" * 40
     repository = hub / f"models--{name.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True)
@@ -236,8 +235,9 @@ def cache_model(hub: Path, name: str, family: str) -> None:
 
 
 def find_place(block: Block) -> Place | None:
-    """Where the table or the paragraph before it says that a block goes; None for commands and
-    programs.
+    """Where a block is written, as PLACES or the paragraph before it says.
+
+    None for commands and programs.
     """
     for (page, part), place in PLACES.items():
         if page == block.page and part in block.text:
@@ -270,14 +270,14 @@ def write_lines(file: Path, rows: list[dict[str, object]]) -> None:
 
 
 def list_texts(name: str) -> list[str]:
-    """Documents that no other name has, as near copies are left out of validation."""
+    """Documents that no other name has, because near copies are left out of validation."""
     draw = random.Random(name)
     words = [f"word{number}" for number in range(200)]
     return [" ".join(draw.choices(words, k=30)) for _ in range(200)]
 
 
 def write_what_a_page_speaks_of(page: str, project: Path) -> None:
-    """The files that a reader of the page has."""
+    """Write the files that a reader of the page has."""
     texts = list_texts("")
     if page == "README.md":
         for name in ("letters", "news"):
@@ -324,7 +324,7 @@ def make_small(project: Path) -> None:
 
 
 def run(command: str, project: Path) -> str:
-    """What a shell in this folder prints of a command, which must succeed."""
+    """Run a command, made small, as `run_in_shell` does."""
     make_small(project)
     for words, replacement in REPLACED.items():
         command = command.replace(words, replacement)
@@ -334,8 +334,8 @@ def run(command: str, project: Path) -> str:
 @pytest.mark.timeout(1800)  # a page may check a method, and train several
 @pytest.mark.parametrize("page", [page for page in BLOCKS if page not in ELSEWHERE])
 def test_the_page_runs(page: str, copy: Path) -> None:
-    """Oracle: the exit status of what a reader types, and of a plan or a training with what a page
-    shows of a file.
+    """Oracle: exit status 0 of each command and program, and of the plan or training with each file
+    that a page shows.
     """
     write_what_a_page_speaks_of(page, copy)
     for block in BLOCKS[page]:
@@ -363,8 +363,8 @@ def test_the_page_runs(page: str, copy: Path) -> None:
 
 
 def test_each_start_model_of_the_page_begins_a_stream(copy: Path) -> None:
-    """Oracle: the exit status of the page's first command with each name that the page lists, and
-    the untouched model's row in the table.
+    """Oracle: exit status 0 of the page's first command with each model that the page lists. The
+    table has a row for the untouched model.
     """
     page = ROOT / "docs/models.md"
     [command] = list_commands(list_blocks(page)[0])
@@ -379,7 +379,7 @@ def test_each_start_model_of_the_page_begins_a_stream(copy: Path) -> None:
 
 
 def test_eight_of_ten_blocks_run() -> None:
-    """Oracle: a count of the blocks, and the tables above, whose entries are each of some block."""
+    """Oracle: a count of the blocks. Each entry of PLACES and NOT_RUN belongs to some block."""
     blocks = [block for page in BLOCKS.values() for block in page]
     tried = [block for block in blocks if is_run(block)]
     assert len(tried) >= 0.8 * len(blocks), f"{len(tried)} of {len(blocks)}"
@@ -396,8 +396,8 @@ def test_eight_of_ten_blocks_run() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_say_what_they_are(page: Path) -> None:
-    """Oracle: the rule of CONTRIBUTING.md: a fence with a language, and nothing indented in its
-    place.
+    """Oracle: the rule of CONTRIBUTING.md: each block has a fence with a language, and no block is
+    indented instead.
     """
     text = page.read_text(encoding="utf-8")
     assert {match[1] for match in BLOCK.finditer(text)} <= {

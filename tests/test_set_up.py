@@ -1,4 +1,4 @@
-"""What importing the library and what a command that trains set in a process."""
+"""What an import of the library, and a command that trains, change in a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.suite_folder import SuiteFolder, write_texts
 
 @dataclass(frozen=True)
 class NoteMemory(Unit):
-    """Writes down what a process that computes has set."""
+    """Writes down how a process that computes is set up."""
 
     kind = "measure"
 
@@ -35,8 +35,8 @@ print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
 
 
 def test_an_import_leaves_the_process_as_it_is(tmp_path) -> None:
-    """Oracle: glibc's count of blocks that it maps, one by default; the command that trains has
-    none.
+    """Oracle: the defaults, which imports keep: glibc maps a large block outside the heap (1), and
+    GOMP_SPINCOUNT is not set. A command that trains changes them to 0 and 10000.
     """
     program = tmp_path / "import.py"
     program.write_text(IMPORT)
@@ -46,7 +46,7 @@ def test_an_import_leaves_the_process_as_it_is(tmp_path) -> None:
 
 
 def test_workers_are_set_up_to_compute(tmp_path) -> None:
-    """Oracle: glibc's count of blocks that it maps, in a worker."""
+    """Oracle: a command that trains: no block is mapped (0), and GOMP_SPINCOUNT is 10000."""
     write_texts(tmp_path)
     tiny = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }')
     unit = NoteMemory(tiny.runs, tiny.configs()[0], "key")

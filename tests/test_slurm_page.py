@@ -1,5 +1,5 @@
-"""What docs/reproduce.md shows is typed as it stands, on a cluster with the partitions and GPUs'
-feature that it names.
+"""The commands of docs/reproduce.md run as they stand, on a cluster with the partitions and the
+feature of GPUs that the page names.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.support.suite_folder import needs_slurm, queue, scontrol, wait_until
 pytestmark = needs_slurm
 
 PARTITIONS = ("gpu", "cpu")
-# Words of the page's site.toml that this machine cannot give, and what takes their place.
+# Settings of the page's site.toml that this machine cannot give, and what replaces them.
 REPLACED = {
-    "gpus_per_node = 1": "gpus_per_node = 0",  # a job that asks for a GPU ends where torch has none
+    "gpus_per_node = 1": "gpus_per_node = 0",  # a job that asks for a GPU fails if torch has none
     "cpus_per_task = 8": "cpus_per_task = 1",  # the nodes have four cores
     '"module load cuda"': '"true"',  # there are no modules
     '"64GB"': '"2GB"',  # the nodes have 16
@@ -29,7 +29,7 @@ REPLACED = {
 
 @pytest.fixture
 def site(cluster: SlurmCluster) -> Iterator[None]:
-    """The cluster as the page's reader has it."""
+    """Give the cluster what the page names."""
     for name in PARTITIONS:
         scontrol("create", f"PartitionName={name}", "Nodes=ALL", "PriorityTier=2")
     features = ("AvailableFeatures=h100", "ActiveFeatures=h100")
@@ -43,8 +43,8 @@ def site(cluster: SlurmCluster) -> Iterator[None]:
 
 @pytest.mark.timeout(1800)  # jobs wait for each other
 def test_the_page_runs_on_a_cluster(site: None, job_python: str, tmp_path: Path) -> None:
-    """Oracle: the exit status of what a reader types; then what the page says: after `cancel` the
-    next `run` goes on, and the table of both rows is in report/bert_base.
+    """Oracle: exit status 0 of each command, and what the page says: after `cancel` the next `run`
+    goes on, and the table in report/bert_base has both rows.
     """
     project = copy_project(tmp_path / "project")
     (project / ".venv/bin").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What `status` tells beside the states of runs."""
+"""What `status` prints besides the states of runs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def tiny(tmp_path, texts) -> SuiteFolder:
 def test_what_fails_before_a_first_stage_is_told_and_tried_again(
     tiny: SuiteFolder, monkeypatch, capsys, place: str
 ) -> None:
-    """Oracle: as of what fails in a stage: the state, its reason, and the words for what tries it
-    again.
-    """
+    """Oracle: as after a failure in a stage: the state, its reason, and the option to try again."""
 
     def fails(*_: object, **__: object) -> None:
         raise MemoryError("no room")
@@ -52,7 +50,7 @@ def test_what_fails_before_a_first_stage_is_told_and_tried_again(
 def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(
     tiny: SuiteFolder, monkeypatch
 ) -> None:
-    """Oracle: as in a stage: the run may be the other's by now, and has not failed."""
+    """Oracle: as in a stage: another process may have the run by now, so the run has not failed."""
 
     def loses(*_: object, **__: object) -> None:
         raise LeaseLost("silent for too long")
@@ -65,8 +63,8 @@ def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(
 
 
 def test_a_study_is_not_asked_to_follow_the_code(monkeypatch, capsys) -> None:
-    """Oracle: its records stay what they were, and code that computes the same may look otherwise;
-    here all of it does.
+    """Oracle: the rule: a study keeps its records, so `status` does not say that code was changed,
+    although here all of it was.
     """
     monkeypatch.setattr("benchmark.ledger.ledger._had_other_code", lambda *_: True)
     assert run_all.main(["status", "demo", "--runs", str(ROOT / "results" / "demo")]) == 0

@@ -1,6 +1,6 @@
-"""`upgrade`, of a folder of `--runs` that version 1 wrote: four runs of a tiny suite, with scores.
+"""`upgrade` of a folder of `--runs` that version 1 wrote: four runs of a tiny suite, with scores.
 
-tests/version_1.tar.gz holds it, with the suite, its text and the two tables that version 1
+tests/version_1.tar.gz has that folder, the suite, its text, and the two tables that version 1
 rendered.
 """
 
@@ -25,7 +25,7 @@ TABLES = ("main_pretraining", "main_downstream")
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of version 1, as the current one."""
+    """Version 1's folder, unpacked, and made the current folder."""
     with tarfile.open(ARCHIVE) as tar:
         tar.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path)
@@ -38,7 +38,7 @@ def read_runs(place: Path) -> dict[str, bytes]:
 
 
 def read_rows(table: Path) -> dict[str, list[str]]:
-    """The numbers of a table's rows by their labels, as other marks and orders show them now."""
+    """The numbers of a table's rows by label, because marks and order of rows are others today."""
     rows = {}
     for line in table.read_text().splitlines():
         if line.startswith("|") and "--" not in line:
@@ -48,13 +48,13 @@ def read_rows(table: Path) -> dict[str, list[str]]:
 
 
 def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
-    """Oracle: the tables of version 1, and no work left, where the text is not here. Where it is,
-    models are measured again (tests/test_decontamination.py).
+    """Oracle: the tables of version 1, and no work left if the text is not here. If it is, models
+    are measured again (tests/test_decontamination.py).
     """
     assert main(["upgrade", "runs", "tiny.toml"]) == 0
     assert "4 runs, 7 stages" in capsys.readouterr().out
     upgraded = read_runs(place)
-    for words in (["tiny.toml"], []):  # by now no suite is asked for
+    for words in (["tiny.toml"], []):  # after the first call no suite is needed
         assert main(["upgrade", "runs", *words]) == 0
         assert read_runs(place) == upgraded
     for text in place.glob("*.jsonl"):
@@ -73,8 +73,8 @@ def test_what_version_1_trained_is_shown_again(place: Path, capsys) -> None:
 def test_a_call_that_was_killed_is_repeated(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    """Oracle: an undisturbed call; the killed one has renamed all but the files of runs, and no
-    score is told to be lost.
+    """Oracle: the files after an undisturbed call. The killed call has renamed all files but those
+    of runs, and the repeated call reports no lost score.
     """
     shutil.copytree(place, place / "other", ignore=shutil.ignore_patterns("other"))
     assert main(["upgrade", "runs", "tiny.toml"]) == 0
@@ -96,7 +96,7 @@ def test_a_call_that_was_killed_is_repeated(
 
 
 def test_records_of_version_1_are_refused_with_the_cure(place: Path, capsys) -> None:
-    """Oracle: by hand: the file, both versions and the command."""
+    """Oracle: by hand: the message names the file, both versions and the command."""
     assert main(["upgrade", "tiny.toml"]) == 0
     assert main(["status", "tiny.toml"]) == 2
     [message] = capsys.readouterr().err.splitlines()
@@ -106,7 +106,7 @@ def test_records_of_version_1_are_refused_with_the_cure(place: Path, capsys) -> 
 
 
 def test_scores_are_not_lost_where_their_suite_is_not_given(place: Path, capsys) -> None:
-    """Oracle: the files as they were: one score per run has another patience than all suites."""
+    """Oracle: the files as they were: one score per run has a patience that no suite here has."""
     before = read_runs(place)
     assert main(["upgrade", "runs"]) == 2
     assert "4 scores are of settings" in capsys.readouterr().err
@@ -114,7 +114,7 @@ def test_scores_are_not_lost_where_their_suite_is_not_given(place: Path, capsys)
 
 
 def test_a_run_that_is_not_what_its_name_says_is_not_renamed(place: Path, capsys) -> None:
-    """Oracle: the id, a hash of settings of which one was edited."""
+    """Oracle: the run's id is a hash of its settings, and one of them was edited."""
     [file] = (place / "runs/suites/tiny").glob("er-*.jsonl")
     file.write_text(file.read_text().replace('"batch_size":10', '"batch_size":20'))
     assert main(["upgrade", "runs"]) == 2
@@ -125,7 +125,9 @@ def test_a_run_that_is_not_what_its_name_says_is_not_renamed(place: Path, capsys
 def test_a_stage_that_the_method_of_today_would_not_train_keeps_its_key(
     place: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: ER with another signature: of its two stages the first is Naive's too."""
+    """Oracle: by hand: ER has another version today, so version 1's run counts as of an earlier
+    one. Of its two stages the first is Naive's, too.
+    """
     from methods.er import ER
 
     monkeypatch.setattr(ER, "version", 3)
@@ -136,13 +138,13 @@ def test_a_stage_that_the_method_of_today_would_not_train_keeps_its_key(
 
 
 def test_the_fixture_is_an_archive_of_plain_files() -> None:
-    """Oracle: the reader of studies' archives, which takes nothing else."""
+    """Oracle: the function that reads studies' archives, which accepts only plain files."""
     names = read_archive(ARCHIVE)
     assert sum(name.endswith(".jsonl") for name in names) == 21
 
 
 def test_step_times_get_todays_names(tmp_path: Path) -> None:
-    """Oracle: by hand: an option and a setting; what is not ER's stays."""
+    """Oracle: by hand: an option and a setting of ER get new names. The row of Naive stays."""
     table = tmp_path / "times.json"
     rows = [
         {"method": "er", "options": {"replay": 0.5}, "settings": {"training.clip": 1.0}},
