@@ -1,6 +1,4 @@
-"""Methods that are none: one that uses all that a method can say, to try how that goes together,
-and one that idles.
-"""
+"""Methods for tests only: one that combines many parts of the interface, and one that idles."""
 
 from __future__ import annotations
 
@@ -23,13 +21,15 @@ ANNEAL = Schedule((Piece(1.0, 0.1, "exponential"),), begin=0.5)
 
 @dataclass
 class Everything(LifelongMethod):
-    """An average over the stream of weights that carry their optimizer on, with a branch, rates and
-    several sources.
+    """Evaluates an average of the weights over the stream, and trains on several sources.
+
+    The optimizer's state continues from stage to stage. The anneal has a schedule of its own,
+    leaves the embeddings as they are, and is discarded after evaluation.
     """
 
     needs_full_weights = True  # its average is of whole weights
 
-    pace: float = 0.5  # of the average, at the end of the stream
+    pace: float = 0.5  # weight of the newest weights in the average, at the stream's end
 
     steps: int = field(default=0, init=False)
     state = ("steps",)
@@ -63,7 +63,7 @@ class Everything(LifelongMethod):
         ]
 
     def on_batch(self, learner: Learner, batches: Sequence[Batch]) -> None:
-        learner.accumulate(batches)  # a pass, as importances take one
+        learner.accumulate(batches)  # forward and backward, as for importances
 
     def after_step(self, learner: Learner) -> None:
         import torch
@@ -87,5 +87,5 @@ class Idles(LifelongMethod):
 
 
 def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
-    """The method of that name, or this one."""
+    """The method with that name, or `Everything`."""
     return Everything(**options) if name == "everything" else methods.build(name, options)

@@ -1,17 +1,18 @@
-"""A disk that fails at one operation after the other.
+"""A disk on which one operation after another fails.
 
-`python -m tests.support.faulty_disk FOLDER MOST` does each scenario once on a whole disk and counts
-what it does there (creating, truncating, syncing, renaming, removing, making folders) and how large
-files become; then once for each fault, but MOST, drawn. Each time a copy of this process does the
-work. It prints a line of JSON a scenario: how many faults there were, and what went wrong:
+`python -m tests.support.faulty_disk FOLDER MOST` does each scenario once on a disk that works. It
+notes the operations there (creating, truncating, syncing, renaming, removing, making folders) and
+the sizes of files. Then it does the scenario once for each fault, or for MOST faults drawn at
+random. Each time a copy of this process does the work. It prints a line of JSON per scenario: how
+many faults there were, and what went wrong:
 
-- an error that does not name a file of the scenario's folder;
-- a reader that sees neither what was there nor what was to come, or meets an exception;
-- the same work done again on a whole disk that does not come to the same.
+- an error that does not name a file of the scenario's folder
+- a reader that sees neither the old nor the new content, or gets an exception
+- the same work, done again on a disk that works, with another result
 
-An audit hook of Python sees all but syncing and writing. No file grows beyond a limit of the
-kernel's (RLIMIT_FSIZE), whoever writes, Rust and torch too: it takes what fits, and then fails, or
-ends the process.
+An audit hook of Python sees all operations but syncing and writing. So `os.fsync` is replaced, and
+a limit of the kernel (RLIMIT_FSIZE) stops files from growing, also for Rust and torch: a write
+stores what fits, and the next one fails or ends the process.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from benchmark.training import checkpoint
 from tests.support.record_lines import STAGE, read_stage_lines
 
 ROOT = Path(__file__).parents[2]
-# what the operation of a number fails with, and all after it but renaming and removing, but for an
-# error of the device, which passes; 0 ends the process instead
+# The error of the chosen operation. Later operations fail too, except renaming and removing. After
+# an error of the device ("error") they work again. 0: the process is killed instead
 KINDS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "error": errno.EIO, "ends": 0}
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty disk
@@ -55,11 +56,10 @@ DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty dis
 
 @dataclass(frozen=True)
 class Scenario:
-    """One way in which the project writes: `prepare` and `act` below a folder, `read` says what is
-    there.
+    """One way in which the project writes files below a folder.
 
-    `allowed` says of what is read after a fault whether it may be: it is given that, what was there
-    before, and what comes after.
+    `prepare` and `act` write, and `read` returns what is there. `allowed(seen, before, after)` is
+    whether a reader may see `seen` after a fault, if `before` was there and `act` leads to `after`.
     """
 
     name: str
@@ -70,9 +70,7 @@ class Scenario:
 
 
 def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
-    """A line of each scenario from a process of its own: how many faults there were, and what went
-    wrong after them.
-    """
+    """The number of faults of each scenario, and what went wrong, from a process of its own."""
     command = [sys.executable, "-m", "tests.support.faulty_disk", str(folder), str(most)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -86,10 +84,10 @@ def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class FaultyDisk:
-    """A disk of which operation number `at` below a folder fails as `kind` says, for this process
-    from `install` on.
+    """A disk on which operation number `at` below `folder` fails in the way that `kind` names.
 
-    `names` are the operations so far. With `at` -1 none fails, and they are only counted.
+    It is this process's disk from `install` on. `names` lists the operations so far. If `at` is -1,
+    none fails.
     """
 
     folder: Path
@@ -134,8 +132,9 @@ class FaultyDisk:
 
 @dataclass
 class SmallDisk:
-    """No file of this process, from `install` on, grows beyond so many bytes: then it fails to
-    write, or ends.
+    """A disk on which no file of this process grows beyond `size` bytes, from `install` on.
+
+    A longer write fails, or ends the process if `ends` is true.
     """
 
     size: int
@@ -148,8 +147,9 @@ class SmallDisk:
 
 
 def do_in_a_child(act: Callable[[], object]) -> tuple[int, str]:
-    """The exit status of a copy of this process that does something, and what it returns, or its
-    error; a negative number is a signal.
+    """Call `act` in a copy of this process, and return the exit status and the result or error.
+
+    A negative status is the number of the signal that ended the copy.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -170,8 +170,9 @@ def do_in_a_child(act: Callable[[], object]) -> tuple[int, str]:
 
 
 def list_faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyDisk | SmallDisk]]:
-    """All faults of a scenario, with their names; on a whole disk it does its work in the folder
-    for that.
+    """All faults of a scenario, with their names.
+
+    To find them, the scenario does its work in `folder` once, without a fault.
     """
     disk = FaultyDisk(folder)
 
@@ -192,7 +193,7 @@ def list_faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyD
 
 
 def run(scenario: Scenario, place: Path, most: int) -> dict[str, Any]:
-    """All faults of a scenario, but at most so many, drawn."""
+    """Try all faults of a scenario, or `most` drawn at random, and return what went wrong."""
     folder = place / scenario.name
     folder.mkdir()
     scenario.prepare(folder)
@@ -213,20 +214,19 @@ def run(scenario: Scenario, place: Path, most: int) -> dict[str, Any]:
 def try_fault(
     scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, before: Any, after: Any
 ) -> str:
-    """What is wrong after a fault, or nothing."""
+    """What is wrong after a fault, "" if nothing is."""
 
     def act() -> None:
         disk.install()
         try:
             scenario.act(folder)
         except OSError as error:
-            if error.filename is None:  # which no command tells in a line
+            if error.filename is None:  # commands print a traceback for it, not one line
                 raise AssertionError(f"an OSError of no file, errno {error.errno}") from error
             raise
         except Exception as error:
-            if not isinstance(
-                error, ValueError
-            ):  # UserError among them; any other is told with a traceback
+            # a UserError is a ValueError. Commands print most other errors with a traceback
+            if not isinstance(error, ValueError):
                 raise AssertionError(f"told with a traceback: {type(error).__name__}") from error
             raise
 
@@ -302,7 +302,7 @@ def read_checkpoint(folder: Path) -> Any:
 
 
 class Models:
-    """Saves one of two models, and says which is there."""
+    """Saves one of two models, and reads which one is there."""
 
     def __init__(self) -> None:
         domain = Domain(name="a", packages=("json",))
@@ -331,7 +331,7 @@ class Models:
 def write_text(folder: Path) -> None:
     lines = [json.dumps({"text": f"{PIECES[i % 3]} {i} {PIECES[i % 2]} " * 4}) for i in range(60)]
     (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
-    os.utime(folder / "a.jsonl", (1, 1))  # prepared text is known by the time of its files
+    os.utime(folder / "a.jsonl", (1, 1))  # hashes of text are looked up by its files' times
 
 
 def tokenise(folder: Path) -> None:
@@ -358,7 +358,7 @@ def read_tokens(folder: Path) -> Any:
 
 
 def own_twice(folder: Path) -> None:
-    for _ in range(2):  # what was not given back is waited for
+    for _ in range(2):  # the second waits if the first was not given back
         with patch.object(locks, "BEAT", 0.01), locks.Lease(folder / "lock"):
             pass
 
@@ -374,7 +374,7 @@ def list_scenarios() -> list[Scenario]:
             read_checkpoint,
         ),
         Scenario("model", do_nothing, models.second, models.read),
-        # between two renames there is none: its stage is not done then, and trains on from its
+        # between two renames there is no model: its stage is not done then, and continues from its
         # checkpoint
         Scenario(
             "model_again",
@@ -398,8 +398,8 @@ def list_scenarios() -> list[Scenario]:
 
 def main() -> None:
     system: Any = os
-    system.fsync = lambda descriptor: None  # a process that ends loses nothing that the kernel has
-    locks.EXPIRES = 0.1  # of one that does not say whose it is
+    system.fsync = lambda descriptor: None  # a killed process loses nothing that the kernel has
+    locks.EXPIRES = 0.1  # seconds until a lock whose file names no owner is free
     for scenario in list_scenarios():
         print(json.dumps(run(scenario, Path(sys.argv[1]), int(sys.argv[2]))), flush=True)
 

@@ -43,7 +43,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def published(folder: Path, family: str, **changed: Any) -> Path:
-    """A model of two layers with random weights, none as it began, and seven rows too many."""
+    """A model of two layers with random weights, none of which has its initial value.
+
+    Its embedding has seven rows more than the tokenizer has tokens.
+    """
     torch.manual_seed(0)
     model_type, settings = FAMILIES[family]
     bpe = save_tokenizer(folder, {"bos_token": END, "eos_token": END})

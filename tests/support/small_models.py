@@ -1,6 +1,4 @@
-"""Small models for tests of what they are made of: a vocabulary of words, rows of it, models of
-each kind.
-"""
+"""Small models for tests of models: a vocabulary of words, rows of tokens, models of each kind."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def rows(count: int = 4) -> tuple[Tensor, Tensor]:
 
 
 def of(domain: int, count: int = 4) -> Tensor:
-    """The domain of each of so many rows."""
+    """The index `domain` for each of `count` rows."""
     return torch.full((count,), domain)
 
 
@@ -39,7 +37,7 @@ def tokenizer() -> Tokenizer:
 
 
 def plain(architecture: str, dropout: float = 0.1, layers: int = 2) -> LanguageModel:
-    """A language model of torch's generator as it stands."""
+    """A language model with weights from torch's generator in its present state."""
     return build(
         architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=dropout
     )
@@ -54,9 +52,8 @@ def progressive(
     )
     for _ in range(columns - 2):
         model = ProgressiveModel.add_column(model, plain(architecture, dropout), kind)
-    for (
-        parameter
-    ) in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
+    # biases start at 0 and norms at 1, so that a test would not notice if they were missing
+    for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     return model
 
@@ -73,7 +70,7 @@ def adapted(architecture: str, domains: int = 2, dropout: float = 0.1) -> LoraMo
 
 
 def mixture(model: LanguageModel, experts: int) -> Any:
-    """The model with so many experts, all different, and a router that tells tokens apart."""
+    """`model` with so many experts, all different, and routers that tell tokens apart."""
     grown = ExpertModel(model)
     for _ in range(experts - 1):
         grown.add()

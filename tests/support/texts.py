@@ -1,6 +1,4 @@
-"""Texts for the tests of tokens: made up, with all that is awkward in Unicode and in what looks
-like special tokens.
-"""
+"""Made-up texts for tests of tokens, with awkward Unicode and imitations of special tokens."""
 
 from __future__ import annotations
 
@@ -105,8 +103,9 @@ def assert_same(corpus: Corpus, other: Corpus) -> None:
 
 
 def gpt2_files(folder: Path, extra: int = 0) -> Path:
-    """Files as GPT-2's: no special tokens, `<|endoftext|>` last; `extra` entries come first that no
-    text uses.
+    """Files like those of GPT-2, with `<|endoftext|>` as the only special token, at the end.
+
+    The vocabulary begins with `extra` entries that no text uses.
     """
     model = json.loads(train_bpe(sentences(3), 500).to_str())["model"]
     entries = [f"unused{i}" for i in range(extra)] + [
@@ -130,7 +129,7 @@ def draw(
     rows: Sequence[int],
     **more: Any,
 ) -> Batch:
-    """Rows of a step's batch of so many, of a phase with one."""
+    """Some rows of a step's batch of `size` rows. The phase must have one batch per step."""
     [part], _ = stream.plan_draws(phase, index, stage, size)
     return stream.make_batch(stage, part, step, rows, **more)
 
