@@ -1,4 +1,4 @@
-"""A domain that was added to a stream: what is said before its text is tokenised."""
+"""A domain that is added to a stream: what a dry run says of it until its text is tokenised."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def call(*words: object) -> int:
 def test_after_a_domain_was_added_a_dry_run_says_what_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Oracle: by hand: two of three stages are trained; the third is six steps, and its text is not
-    tokenised.
+    """Oracle: by hand: two of three stages are trained (67%), and the third has six steps. Its
+    domain is named as not tokenised until `prepare` has done it.
     """
     suite = tiny_suite.write(tmp_path)
     suite.write_text(

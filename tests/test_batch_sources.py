@@ -1,4 +1,4 @@
-"""Steps of several batches: which rows they have, and what their losses weigh."""
+"""Steps of several batches: which rows they have, and how their losses are weighted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.record_lines import last_line
 
 @dataclass
 class Mixes(LifelongMethod):
-    """Trains on sources, and notes how many rows of which domains each step has."""
+    """Trains on `sources`, and notes the domains of the rows in each batch."""
 
     sources: tuple = ()
     rows: list = field(default_factory=list, init=False)
@@ -44,8 +44,8 @@ class Mixes(LifelongMethod):
 
 
 def test_sources_are_batches_of_their_own(tiny_folder) -> None:
-    """Oracle: shares of eight rows, by hand: four of the new domain, two of all memory and four of
-    the first domain's, all of them text that is paid for.
+    """Oracle: by hand: the shares of a batch of eight rows are four rows of the new domain, two of
+    all memory and four of the first domain's memory. The tokens of all ten rows are charged.
     """
     sources = (Source("new", 0.5), Source("memory", 0.25), Source("json", 0.5))
     tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tiny_folder)
@@ -66,7 +66,7 @@ def test_sources_are_batches_of_their_own(tiny_folder) -> None:
 
 
 def test_one_source_is_the_batch_itself(tiny_folder) -> None:
-    """Oracle: Naive, bit for bit: its rows are those of a source of the new domain."""
+    """Oracle: Naive's weights, bit for bit, because Naive trains on the same rows."""
     tiny = TinyRuns("mixes", lambda name, options: Mixes((Source("new"),)), tiny_folder)
     naive = TinyRuns("naive", methods.build, tiny_folder)
     for expected, actual in zip(
@@ -78,8 +78,8 @@ def test_one_source_is_the_batch_itself(tiny_folder) -> None:
 
 
 def test_losses_are_weighed() -> None:
-    """Oracle: twice the gradient of one batch's mean plus half that of the other's, each by
-    autograd alone.
+    """Oracle: autograd on each batch alone: twice the gradient of the first batch's mean loss plus
+    half the gradient of the second's.
     """
     model, method = toy.Toy(), LifelongMethod()
     parts = [
@@ -144,7 +144,7 @@ def test_phases_that_no_run_can_have_are_refused(asked: Any, message: str) -> No
 
 
 def test_a_default_that_an_option_cannot_have_is_refused(tmp_path, monkeypatch) -> None:
-    """Oracle: the option's own range."""
+    """Oracle: by hand: ER's replay_ratio is at most 1, and the copied file's default is 10."""
     (tmp_path / "tenfold.py").write_text(
         Path(methods.__path__[0], "er.py").read_text().replace("= 0.1 ", "= 10 ")
     )

@@ -40,7 +40,7 @@ FINAL_AP = ("bert_base", "5", "AP")
 
 
 def numbers(**rows: list[list[float]]) -> Measurements:
-    """AP after each of two stages: row = one [first, last] a seed."""
+    """AP after each of two stages. Each row is a list with one [first, last] per seed."""
     made = Measurements(["A", "B"], {})
     for row, seeds in rows.items():
         for seed, values in enumerate(seeds):
@@ -50,7 +50,7 @@ def numbers(**rows: list[list[float]]) -> Measurements:
 
 
 def verdict(claim: Claim, ours: Measurements, others: int = 0) -> Verdict:
-    """The verdict on a claim, beside so many other claims that cannot be held."""
+    """The verdict on a claim that is judged together with `others` claims that cannot be held."""
     tied = numbers(ER=[[1, 10]] * 9, Naive=[[1, 10]] * 9)
     claims = [(claim, compare(claim, ours), ()), *[(CLAIM, compare(CLAIM, tied), ())] * others]
     return judge(claims)[0]
@@ -70,8 +70,8 @@ CLAIM = Claim("t", "ER beats Naive.", ("ER",), ("Naive",))
     ],
 )
 def test_a_verdict_is_students(er, state):
-    """Oracle: scipy's t test of the log ratios, both ways, p-values doubled for the two ways and
-    not below that of equal differences.
+    """Oracle: scipy's one-sided t tests of the log ratios. The smaller p-value, which is at least
+    0.25**seeds (the floor for equal differences), is doubled for two directions.
     """
     ours = numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * len(er))
     result = verdict(CLAIM, ours)
@@ -88,9 +88,9 @@ def test_a_verdict_is_students(er, state):
 
 
 def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
-    """Oracle: by hand; three rows against one are three comparisons, so six tests: 6 / 4**3 is
-    above 5%, 6 / 4**4 below, and 2 / 4**3 would hold the claim. The power that is named is that of
-    six tests, too.
+    """Oracle: by hand: one row against three is three comparisons in two directions, so six tests.
+    The p-value of n seeds is at least 1 / 4**n: 6 / 4**3 is above 5%, 6 / 4**4 below, and 2 / 4**3
+    would hold the claim. `decidable_from` is for six tests, too.
     """
     claim = Claim("t", "", ("ER",), ("Naive", "EWC", "MAS"))
     er = [[1.0, value] for value in (15.0, 16.0, 14.0, 13.0)]
@@ -106,7 +106,7 @@ def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
 
 
 def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
-    """Oracle: by hand; better than MAS by far does not help against EWC."""
+    """Oracle: by hand: ER (8) is far better than MAS (80), so EWC (7, 7.8 or 9) decides alone."""
     claim = Claim("t", "", ("ER",), ("EWC", "MAS"))
     other = {"MAS": [[1.0, 80.0]] * 5, "ER": [[1.0, 8.0]] * 5}
     worse, tied, better = (
@@ -115,7 +115,7 @@ def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
     )
     assert [worse.state, tied.state, better.state] == ["not held", "not decidable", "held"]
     assert worse.weakest.other == tied.weakest.other == better.weakest.other == "EWC"
-    # one of two comparisons, each way, of one claim: four tests
+    # one claim of two comparisons in two directions: four tests
     assert worse.p == pytest.approx(4 * max(0.25**5, p_of(worse.weakest.changes)))
 
 
@@ -135,16 +135,16 @@ def p_of(changes) -> float:
     ],
 )
 def test_sameness_has_a_margin_on_both_sides(mas, state):
-    """Oracle: by hand; 3% above or below is the same up to 5%, 10% is not, and the margins are 9.5
-    and 10.5 exactly.
+    """Oracle: by hand: within 5% of 10 is from 9.5 to 10.5, so 9.51 and 10.49 are the same, and 9
+    and 10.51 are not.
     """
     ours = numbers(MAS=[[1, mas]] * 4, Naive=[[1, 10]] * 4)
     assert verdict(Claim("t", "", ("MAS",), ("Naive",), within=0.05), ours).state == state
 
 
 def test_an_undecided_claim_says_what_could_have_been_decided():
-    """Oracle: the power of one of two tests at the standard deviation of the log ratios; nothing,
-    where decided.
+    """Oracle: `find_detectable_mean` for two tests and the standard deviation of the log ratios.
+    NaN if the claim is decided.
     """
     er = [9.0, 12.0, 10.0, 8.0, 11.0]
     result = verdict(CLAIM, numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * 5))
@@ -156,8 +156,8 @@ def test_an_undecided_claim_says_what_could_have_been_decided():
 
 
 def test_what_is_missing_is_not_decidable_but_can_be_refuted():
-    """Oracle: by hand; "lowest of all" holds against all methods of the paper or not at all, and
-    fails against one.
+    """Oracle: by hand: "lowest of all" is held only if every method of the paper is compared, but
+    one lower method refutes it.
     """
     lowest = CLAIMS[0]
     assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), (
@@ -176,8 +176,8 @@ def test_what_is_missing_is_not_decidable_but_can_be_refuted():
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
 def test_claims_are_about_rows_that_the_paper_has(claim):
-    """Oracle: the transcribed tables hold every comparison of a claim, but for what the paper only
-    draws or tells.
+    """Oracle: the transcribed tables have the numbers of every comparison of a claim, unless the
+    paper only draws or tells them.
     """
     only_drawn = claim.metric in ("area", "positive", "ARS", "fall", "attention")
     paper = convert_printed(EXHIBITS[claim.table].printed, EXHIBITS[claim.table].suites[0])
@@ -187,8 +187,8 @@ def test_claims_are_about_rows_that_the_paper_has(claim):
 
 
 def test_the_papers_own_numbers_bear_its_claims_out():
-    """Oracle: the paper's text. On GPT one number does not: PNN's AP after the fourth domain is
-    below ELLE's.
+    """Oracle: the paper's text, with which its numbers agree. One number on GPT does not: PNN's AP
+    after the fourth domain is below ELLE's.
     """
     for claim in CLAIMS:
         for block in EXHIBITS[claim.table].suites:
@@ -203,8 +203,8 @@ def test_the_papers_own_numbers_bear_its_claims_out():
 
 
 def test_a_suite_that_extends_a_budgets_is_held_against_that_budgets_numbers() -> None:
-    """Oracle: the paper's ELLE with half the time, AP 4.42 after the last domain; with all of it
-    4.06.
+    """Oracle: the paper's AP of ELLE after the last domain: 4.42 with half the time, 4.06 with all
+    of it.
     """
     bert = SimpleNamespace(line=SimpleNamespace(config={"model": {"architecture": "bert"}}))
     for block, ap in (("half_time", 4.42), ("bert_base", 4.06)):
@@ -221,8 +221,8 @@ def demo(tmp_path_factory) -> Study:
 
 
 def test_numbers_of_runs_are_those_of_their_records(demo):
-    """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds,
-    A-GEM's conflicts.
+    """Oracle: by hand, from the records of one run: trapezoids under AP, and the mean over
+    fine-tuning seeds. A-GEM's synthetic records have 1 conflict in 2000 gradients.
     """
     results = collect_measurements(demo)
     run = next(run for run in demo.runs if run.row == "ER" and run.seed == 1)
@@ -252,8 +252,9 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
 
 
 def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
-    """Oracle: the log ratio of AP after the second domain, of documents drawn anew 20,000 times,
-    the same for both rows and all seeds; without losses by document none.
+    """Oracle: a bootstrap: the variance of the log ratio of AP after the second domain over 20,000
+    draws of documents, each the same for both rows and all seeds. It is 0 without losses by
+    document. If documents share sources: `estimate_document_variance`.
     """
     rng, count = np.random.default_rng(2), 50
     synthetic.write(tmp_path, "demo", seeds=3)
@@ -294,8 +295,8 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
 
 
 def test_the_p_of_ap_holds_the_choice_of_documents():
-    """Oracle: six seeds that agree to 1%, and documents that bring five times as much: p is that of
-    the normal distribution, z = 0.05 / 0.05, and not the floor.
+    """Oracle: six seeds agree to 2%, and documents add a standard error of 0.05, so p is the normal
+    distribution's at z = 0.05 / 0.05, which is 0.1587, and not the floor 0.25**6.
     """
     changes = np.array([-0.050, -0.051, -0.049, -0.0505, -0.0495, -0.05])
     place: dict[str, Any] = {"row": "ELLE", "other": "ER", "stage": 1, "column": ""}
@@ -307,8 +308,8 @@ def test_the_p_of_ap_holds_the_choice_of_documents():
 
 
 def test_equal_rows_are_told_apart_by_no_distance():
-    """By hand: six seeds without any difference have no spread to say a distance from, unless the
-    validation text brings one.
+    """By hand: six seeds without any difference have no spread, so no detectable distance, unless
+    the choice of validation documents adds one.
     """
     equal = verdict(CLAIM, numbers(ER=[[1, 10]] * 6, Naive=[[1, 10]] * 6))
     assert equal.state == "not decidable" and "equal" in equal.reason
@@ -316,7 +317,7 @@ def test_equal_rows_are_told_apart_by_no_distance():
     with_texts = dataclasses.replace(equal.weakest, text_variance=0.05**2)
     of_texts = dataclasses.replace(equal, comparisons=(with_texts,))
     assert of_texts.reason == "" and of_texts.decidable_from > 0
-    # as `estimate_document_variance` of one document
+    # for one document, `estimate_document_variance` is NaN
     of_one_document = dataclasses.replace(equal.weakest, text_variance=math.nan)
     undecided = dataclasses.replace(of_texts, comparisons=(of_one_document,))
     assert "one validation document" in undecided.reason
@@ -328,9 +329,9 @@ def test_equal_rows_are_told_apart_by_no_distance():
     [("nan", "missing"), ("inf", "diverged")],
 )
 def test_what_cannot_be_decided_has_its_reason(cause, reason):
-    """By hand: a number that is not there, and a run that diverged, among seeds that are enough.
+    """By hand: one number among enough seeds is NaN (missing) or infinite (the run diverged).
 
-    A claim of two rows whose seeds do not overlap is none of the card's.
+    A claim about two rows that share no seed has no comparisons.
     """
     numbers = Measurements(["WB", "Ns"], {})
     for seed in range(8):
@@ -413,9 +414,9 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
 
 
 def test_a_run_that_failed_leaves_its_claims_open(demo):
-    """Oracle: the rule, for every metric: a seed that diverged must not be left out of what it was
-    about, and ELLE's claims on AP, AP⁺, area, scores, prompts, ARS and attention are held without
-    it.
+    """Oracle: the rule that a diverged seed is not left out: each claim about ELLE that is held
+    while all its runs succeed is not decidable once one has failed. These claims are on AP, AP⁺,
+    area, scores, prompts, ARS, its fall and attention.
     """
     run = next(run for run in demo.runs if run.row == "ELLE")
     failed = dataclasses.replace(
@@ -446,6 +447,6 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
 
 
 def state_of(claim: Claim, study: Study) -> str:
-    """The verdict on a claim alone, empty where it is about other rows."""
+    """The state of a claim that is judged alone, "" if the study has none of its comparisons."""
     comparisons = compare(claim, collect_measurements(study))
     return judge([(claim, comparisons, ())])[0].state if comparisons else ""

@@ -41,8 +41,10 @@ ROWS: list[tuple[str, str, dict[str, object]]] = [
 
 @pytest.fixture
 def sides(tmp_path) -> tuple[Path, Path]:
-    """The same suite twice: in the second ER has other options and numbers, package and CPU differ,
-    ELLE is missing.
+    """The same suite in two folders, A and B.
+
+    In B all perplexities are a tenth larger, ER has another option, ELLE is missing, and torch and
+    the CPU's instructions differ.
     """
     a, b = tmp_path / "a", tmp_path / "b"
     synthetic.write(a, "demo", rows=ROWS, seeds=3, scores=False)
@@ -64,8 +66,8 @@ def sides(tmp_path) -> tuple[Path, Path]:
 
 
 def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
-    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the intervals are
-    scipy's, of AP's logarithm and of AP+.
+    """Oracle: by hand: every perplexity of B is a tenth larger, so AP is, too. ER's intervals are
+    scipy's, of the logarithm of AP and of AP⁺.
     """
     runs = [load_runs(side, "demo") for side in sides]
     table = build_comparison("demo", *runs)
@@ -89,7 +91,7 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
 
 
 def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
-    """Oracle: by hand: ER's text is another in B: numbers stand side by side, without a change."""
+    """Oracle: by hand: ER's text differs in B, so its numbers are shown without their change."""
     runs = [load_runs(side, "demo") for side in sides]
     for side, name in zip(runs, ("one", "other"), strict=True):
         for run in side:
@@ -108,8 +110,8 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
 
 
 def test_why_nothing_is_compared_is_said(sides: tuple[Path, Path]) -> None:
-    """Oracle: by hand: A keeps seeds 0 and 1, B seed 2; then both seed 0, of which B ended nothing.
-    ELLE is only in A, which is said by itself.
+    """Oracle: by hand: A has seeds 0 and 1, B has seed 2. Then both have seed 0, but B has ended no
+    stage. ELLE is only in A, which has a note of its own.
     """
     reason = "Naive, ER: no stage of a seed has ended in both."
     sentence = "demo: no AP of A and B can be compared"
@@ -128,9 +130,9 @@ def test_why_nothing_is_compared_is_said(sides: tuple[Path, Path]) -> None:
 
 
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
-    """Oracle: by hand: ER's runs with two options in one folder are refused with the words that
-    choose one, for seeds of their own too, and what these choose is what the other folder holds
-    alone.
+    """Oracle: by hand: runs of ER with two options in one folder are refused, also if each option
+    has its own seeds. The message names the `--set` that chooses one, which selects the runs with
+    that option. Two equal runs of one seed are refused, and a setting that no run has.
     """
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):
@@ -155,7 +157,7 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
 
 
 def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
-    """By hand: the study's archive holds Naive's run alone, so Naive is compared and ER is only in
+    """By hand: the study's archive has only Naive's run, so Naive is compared, and ER is only in
     the folder.
     """
     suite = write_suite(tmp_path)
@@ -186,7 +188,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
 
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
-    """By hand: one side has the suite demo and the other none; the message must say so of each."""
+    """By hand: one side has the suite demo and the other has no runs. The message must say both."""
     with archive.open_records(str(sides[0])) as before:
         runs = {"demo": open_ledger(Store(before), methods.build).read_recorded("demo")}
     with pytest.raises(ComparisonError, match="x has demo; y has no"):
@@ -194,7 +196,7 @@ def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -
 
 
 def test_a_copied_run_file_is_refused(sides: tuple[Path, Path], capsys) -> None:
-    """Oracle: by hand: the copy's name, and the id that its line has."""
+    """Oracle: by hand: the message has the copy's name, and the run's id in its line."""
     runs = sides[1] / "suites" / "demo"
     original = min(runs.glob("*.jsonl"))
     shutil.copy(original, runs / "a-copy.jsonl")

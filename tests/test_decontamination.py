@@ -1,4 +1,4 @@
-"""Validation text without what stands in training text, and to its last token."""
+"""Validation text without near copies of training text, measured to its last token."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def train(tiny: TinyRuns, config: RunConfig) -> Run:
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_losses_are_recorded_by_document(tmp_path: Path, architecture: str) -> None:
     """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of each
-    document. A row that goes back into the one before counts what that one lacks.
+    document. The last row overlaps the row before it, and the tokens of both count once.
     """
     config = make_config(tmp_path, "drop", architecture)
     run = train(TinyRuns("naive", methods.build, tmp_path), config)
@@ -118,7 +118,7 @@ def test_losses_are_recorded_by_document(tmp_path: Path, architecture: str) -> N
 
 def test_near_copies_are_left_out_of_what_is_measured_alone(tmp_path: Path) -> None:
     """Oracle: the same text without these documents, written by hand: the same ids, bytes, unigram
-    perplexity and number of documents. Training ids and keys of stages are those of "keep".
+    perplexity and number of documents. The training ids and the domain's key are those of "keep".
     """
     kept_config = make_config(tmp_path, "keep")
     store = Store(tmp_path / "runs")
@@ -146,16 +146,16 @@ def test_near_copies_are_left_out_of_what_is_measured_alone(tmp_path: Path) -> N
 
 
 def test_a_text_of_which_too_little_is_left_is_refused(tmp_path: Path) -> None:
-    """Oracle: by hand: all 40 documents stand in training text. The cure is named."""
+    """Oracle: by hand: all 40 documents stand in training text. The message must name the cure."""
     config = make_config(tmp_path, valid=[text.upper() for text in COPIED])
     with pytest.raises(DataError, match="'b'.*near_copies"):
         prepare_corpus(config, Store(tmp_path / "runs"))
 
 
 def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Path) -> None:
-    """Oracle: the same weights, and the perplexity of the saved model on the text without copies.
+    """Oracle: the stages' old keys and records, and the saved model's perplexity on the clean text.
 
-    Records of all text are not of a run without copies, and records of an earlier measure neither.
+    Perplexities on another validation text do not count for a run, and `train` measures again.
     """
     tiny = TinyRuns("naive", methods.build, tmp_path)
     kept = train(tiny, make_config(tmp_path, "keep"))
@@ -188,14 +188,14 @@ def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Pat
 
 
 def test_models_are_compared_again_on_another_validation_text(tmp_path: Path) -> None:
-    """Oracle: the ARS of the same weights, measured on the clean text alone.
+    """Oracle: the ARS of the same weights in a folder where only the clean text was measured.
 
-    Records of older versions, which name no text, are of any.
+    A record of an older version, which names no text, counts for any text.
     """
     similarity = ModelMeasure("similarity")
 
     def measure(folder: Path, near_copies: str) -> list[float | None]:
-        """The ARS of the last stage that the run's records hold before and after measuring."""
+        """The last stage's ARS in the run's records, before and after measuring."""
         config = make_config(tmp_path, near_copies)
         run = train(TinyRuns("naive", methods.build, folder), config)
         found: list[float | None] = []
@@ -224,9 +224,9 @@ def test_models_are_compared_again_on_another_validation_text(tmp_path: Path) ->
 
 
 def test_scores_of_clean_tests_are_found_again(tmp_path: Path) -> None:
-    """Oracle: the keys of the tasks that models are scored on, of which one lacks an example.
+    """Oracle: the keys of the tasks on which models are scored, one of which loses an example.
 
-    They are not known before anybody has looked, nor without the stream.
+    There are no keys before the stream is prepared, and empty ones before leaks are searched for.
     """
     config = make_config(tmp_path)
     tasks = []

@@ -1,4 +1,4 @@
-"""Dropout on a CPU: what it drops, what decides it, and attention with it."""
+"""Dropout on a CPU: what it drops, where a network drops, and attention with dropout."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def logits(network: LanguageModel) -> torch.Tensor:
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_drops_a_share_and_scales_the_rest(p, dtype):
-    """Oracle: a binomial number of zeros (six standard deviations), all others 1 / (1 - p); the
-    mean stays.
+    """Oracle: the number of zeros is binomial (within six standard deviations), and all other
+    elements are 1 / (1 - p), so that the mean stays.
     """
     torch.manual_seed(0)
     ones = torch.ones(1000, 1000, dtype=dtype)
@@ -48,7 +48,7 @@ def test_drops_a_share_and_scales_the_rest(p, dtype):
         1e-4 if dtype == torch.float32 else 4e-3
     )
     neighbours = ((dropped[:, 1:] == 0) & (dropped[:, :-1] == 0)).double().mean().item()
-    assert abs(neighbours - p * p) < 6 * math.sqrt(p * p / ones.numel())  # each apart from the next
+    assert abs(neighbours - p * p) < 6 * math.sqrt(p * p / ones.numel())  # independent
 
 
 def test_the_gradient_has_the_same_mask():
@@ -88,7 +88,7 @@ def test_a_network_drops_where_transformers_does(architecture, monkeypatch):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_attention_is_that_of_the_formula(causal, groups, monkeypatch):
-    """Oracle: torch's scaled_dot_product_attention; here the mask drops nothing."""
+    """Oracle: torch's scaled_dot_product_attention. The mask of dropout drops nothing here."""
     monkeypatch.setattr(dropout, "drop", lambda shares, p: shares)
     query, key, value = (
         torch.randn(2, heads, 9, 8, dtype=torch.float64) for heads in (4, 4 // groups, 4 // groups)

@@ -1,4 +1,4 @@
-"""Models that leave the benchmark: what plain transformers computes with them."""
+"""Exported models: what plain transformers computes with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 
 def stage(folder: Path, architecture: str = "gpt", prompts: bool = False, kind: str = "") -> Path:
-    """A stage with a model whose weights, prompts and biases are all far from their beginnings."""
+    """A stage with a model whose weights, prompts and biases are far from their initial values."""
 
     def new() -> LanguageModel:
         bpe = tokenizer()
@@ -76,8 +76,9 @@ def write_text(folder: Path) -> tuple[Path, list[str]]:
 
 
 def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
-    """transformers' own loss, on documents that `</s>` joins, in rows that begin as its tokenizer
-    begins them.
+    """The perplexity of documents by transformers' own loss.
+
+    `</s>` joins the documents. Each row begins with what the folder's tokenizer puts first.
     """
     bpe, network = (
         AutoTokenizer.from_pretrained(folder),
@@ -113,7 +114,7 @@ def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
 def test_the_perplexity_is_the_one_of_evaluate(
     architecture: str, prompts: bool, kind: str, prompt: str | None, tmp_path: Path
 ) -> None:
-    """Oracle: `evaluate` on the stage's folder, to 1e-5; by default of the same domain."""
+    """Oracle: `evaluate` on the stage's folder, to 1e-5. By default both read the same domain."""
     where, documents = write_text(tmp_path)
     trained = stage(tmp_path / "stage", architecture, prompts, kind)
     export_model(trained, tmp_path / "out", prompt)
@@ -135,8 +136,8 @@ def test_the_perplexity_is_the_one_of_evaluate(
 @pytest.mark.parametrize("prompt", ["two", "none"])
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path: Path) -> None:
-    """Oracle: the model's probabilities of the text's tokens, with the prompt and without; all
-    others have none.
+    """Oracle: the model's probabilities of text tokens, with the prompt and without. All other
+    tokens have probability 0.
     """
     trained = stage(tmp_path / "stage", architecture, prompts=True)
     assert export_model(trained, tmp_path / "out", prompt) == (None if prompt == "none" else prompt)
@@ -184,7 +185,7 @@ def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> None:
-    """Oracle: the contract: one line with the place, the choices and the cure."""
+    """Oracle: by hand: the message names what is wrong and the choices, and nothing is written."""
     wrong: list[tuple[dict[str, Any], str | None, str]] = [
         ({"kind": "columns"}, None, r"columns \(PNN\)"),
         ({"kind": "experts"}, None, "what ExpertModel does"),
@@ -205,7 +206,7 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
 def test_a_published_vocabulary_has_a_place_for_a_prompt(
     architecture: str, spare: int, tmp_path: Path
 ) -> None:
-    """Oracles: the vocabulary, whose first row without a token becomes the prompt; `evaluate`."""
+    """Oracles: `evaluate`, and by hand: the prompt takes the first row without a token, if any."""
     bpe, where = tokenizer(), write_text(tmp_path)
     vocabulary = Vocabulary(
         bpe.get_vocab_size() + spare, DOMAINS, Special(bos=EOS, pad=EOS, eos=EOS, mask=-1)
@@ -234,7 +235,7 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(
 def test_evaluate_says_of_a_domains_text_what_records_say(
     architecture: str, prompts: bool, tmp_path: Path
 ) -> None:
-    """Oracle: what a run records of each domain of such a stream; for a masked model with the
+    """Oracle: the perplexities that a run records for these domains. A masked model has each
     domain's own masks.
     """
     domains, texts = [], {}
@@ -254,9 +255,8 @@ def test_evaluate_says_of_a_domains_text_what_records_say(
         architecture, 1, 32, corpus.vocabulary, LENGTH, head_size=16, prompts=prompts
     ).eval()
     for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn_like(
-            parameter
-        )  # a new model finds everything equally likely
+        # because a new model gives all tokens nearly the same probability
+        parameter.data += 0.3 * torch.randn_like(parameter)
     model.save(tmp_path / "model", corpus.tokenizer)
     recorded = measure_perplexities(
         model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu"))
