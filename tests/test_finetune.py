@@ -35,8 +35,8 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_batches_hold_every_row_once_and_rows_of_like_length_together():
-    """Oracle: a permutation; padding far below that of random batches; another order for another
-    generator state.
+    """Oracle: a permutation of all rows, less than 25% of padding (random batches have more than
+    70%), and another order at the next call.
     """
     lengths = np.random.default_rng(0).integers(1, 100, 1000)
     generator = np.random.default_rng(1)
@@ -76,8 +76,8 @@ def test_forward_passes_of_any_size_give_the_same_weights(folders):
 
 
 def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training():
-    """Oracle: a script of dev scores; the weights must be those of the first best epoch, 2, the
-    last epoch 5.
+    """Oracle: by hand, from a script of dev scores: the weights must be those of epoch 2, the first
+    with the best score, and a patience of 3 ends the training after epoch 5.
     """
     torch.manual_seed(0)
 
@@ -136,8 +136,8 @@ def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
 
 
 def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
-    """Oracle: the same weights twice, with dropout, whatever ran before; torch's random numbers go
-    on undisturbed.
+    """Oracle: a seed gives the same weights twice, with dropout, whatever ran before. torch's own
+    random numbers continue as if nothing had run between.
     """
     task = TASK.model_copy(update={"max_epochs": 2})
     checkpoint, data = (
@@ -187,8 +187,8 @@ def test_a_diverging_training_says_so(folders):
 
 
 def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeypatch, caplog):
-    """Oracle: a run that was asked for as few columns, bit for bit, with dropout; its score says
-    how many.
+    """Oracle: a run with the smaller `forward_tokens` from the start, bit for bit, with dropout.
+    The score must record how many tokens a pass had.
     """
     task = TASK.model_copy(update={"max_epochs": 2})
     checkpoint, data = (
@@ -216,9 +216,9 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
 
 
 def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, monkeypatch):
-    """Oracle: the grid but for one task, whose rate cannot work or whose rows are too long for the
-    memory; called again without the trouble, the rest is there. Why each could not is recorded, of
-    an error that nobody expects too.
+    """Oracle: by hand: the first task fails (its rate is too high, memory does not hold a row, an
+    unexpected error), and all scores of the second are recorded. So is the reason of each failure.
+    The next call, without a fault, adds the first task's scores.
     """
     tasks = [
         data_of(16, 8, task=TASK.model_copy(update={"name": name, "max_epochs": 3}))
@@ -270,8 +270,8 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
 
 
 def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
-    """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not
-    failed.
+    """Oracle: by hand: a signal raises Stopped in the middle of a score, so neither a score nor a
+    failure is recorded.
     """
     monkeypatch.setattr(
         Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(cancel.Stopped)
@@ -282,8 +282,9 @@ def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
 
 
 def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_path):
-    """Oracles: the part of each text by the tokenizer's offsets; a class that one word decides,
-    behind the window: whole texts tell it, windows are as good as a coin.
+    """Oracles: the tokenizer's offsets, for the part of each text in the window. By hand: the word
+    that decides the class lies behind the window, so word counts score 1 on whole texts and 0.5 on
+    windows.
     """
     whole = data_of(200, 80)
     splits = [
@@ -312,7 +313,7 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
 
 
 def grid_and_die(model: Path, path: Path) -> None:
-    """Be killed right after the third score of a grid."""
+    """Score a grid, and kill this process right after the third score."""
     append, written = records.append, count(1)
 
     def append_and_die(file: Path, record: records.Line) -> None:

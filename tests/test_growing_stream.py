@@ -28,10 +28,11 @@ KEEP_MOST = {"ewc", "er", "elle_exact", "pnn", "infinite_lr", "ema"}
 
 
 def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfig:
-    """The conformance suite's stream with these of its domains, in this order; its tokenizer knows
-    the first only.
+    """A run on these domains of the conformance suite's stream, in this order.
+
+    Its tokenizer is trained on the stream's first domain only.
     """
-    whole = make_tiny_config(method, architecture, batch_size=20)  # of which Rewarm's 5% are a row
+    whole = make_tiny_config(method, architecture, batch_size=20)  # Rewarm's 5% of them are one row
     ladder = whole.model.ladder[: len(domains)]
     return whole.model_copy(
         update={
@@ -45,7 +46,7 @@ def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfi
 
 
 def count_equal_stages(method: str) -> int:
-    """Of two stages, those of which a method says nothing else before a third domain."""
+    """How many stages a method declares equally with and without a third domain."""
     short, long = (
         declare_stages(config_of(method, *domains), methods.build(method))
         for domains in ((0, 1), (0, 1, 2))
@@ -54,7 +55,7 @@ def count_equal_stages(method: str) -> int:
 
 
 def asks_for_the_stream(method: str) -> bool:
-    """Whether a method's file speaks of what comes later."""
+    """Whether a method's file uses what it is told about later stages."""
     source = inspect.getsource(sys.modules[methods.find(method).__module__])
     return "stream_info" in source or "stage.last" in source
 
@@ -80,8 +81,8 @@ def model_of(run: Run, stage: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("method", these_of(FORESEES | KEEP_MOST, methods.list_names()))
 def test_a_later_domain_leaves_earlier_stages_as_they_are(tiny_folder: Path, method: str) -> None:
-    """Oracle: the same stages trained apart, without the later domain: keys and all files of the
-    models. A control may ask for what comes later where it says so.
+    """Oracle: the same stages trained without the later domain: their keys, and all files of their
+    models. Only a control may depend on later domains, and only in stages that declare it.
     """
     tiny = TinyRuns(method, methods.build, tiny_folder)
     short, long = (
@@ -99,7 +100,7 @@ def test_a_later_domain_leaves_earlier_stages_as_they_are(tiny_folder: Path, met
     ("method", "matters"), [("mas", False), ("pnn", False), ("er", True), ("elle_exact", True)]
 )
 def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matters: bool) -> None:
-    """Oracle: methods that draw from memory; how often a model is evaluated changes no weight."""
+    """Oracle: by hand: memory's size matters to methods that draw from it, evaluations to none."""
     config, new, texts = config_of(method, 0, 1), methods.build(method), ["one", "two"]
     keys = make_stage_keys(config, new, texts)
     data = config.data.model_copy(update={"memory_tokens": 17})
@@ -111,8 +112,8 @@ def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matt
 
 @pytest.mark.parametrize("architecture", ["bert", "bert_preln", "gpt"])
 def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> None:
-    """Oracle: all other weights, bit for bit, and the rows of domains met before; the seed decides
-    the new ones.
+    """Oracle: the model before: all weights are equal bit for bit, except the rows of new domains.
+    The seed decides the new rows.
     """
     model, again = (
         build(architecture, 1, 16, Vocabulary(40, ("a",)), 18, head_size=16) for _ in range(2)
@@ -144,8 +145,8 @@ def records_of(run: Run) -> RunRecords:
 def test_models_before_a_domain_are_evaluated_on_it_once(
     tiny_folder: Path, architecture: str
 ) -> None:
-    """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay
-    as they were.
+    """Oracle: the saved models' perplexities on the longer stream. The shorter run's numbers stay
+    the same, and nothing is evaluated twice.
     """
     tiny = TinyRuns("elle", methods.build, tiny_folder)
     short = trained(tiny, config_of("elle", 0, 1, architecture=architecture), "store")
@@ -170,7 +171,9 @@ def test_models_before_a_domain_are_evaluated_on_it_once(
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_a_probe_is_evaluated_and_never_trained_on(tiny_folder: Path, architecture: str) -> None:
-    """Oracles: models and perplexities without the probe; added later, it has the same numbers."""
+    """Oracles: models and perplexities without the probe, and the same numbers if it is added
+    later.
+    """
     tiny = TinyRuns("elle", methods.build, tiny_folder)
     without = config_of("elle", 0, 1, architecture=architecture)
     probe = make_tiny_config("elle").domains[2]
@@ -190,7 +193,9 @@ def test_a_probe_is_evaluated_and_never_trained_on(tiny_folder: Path, architectu
 
 
 def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tiny_folder: Path) -> None:
-    """Oracle: the definition, with the bytes of the decoded text; who knows nothing pays 8 bits."""
+    """Oracle: the definition: bits of all tokens over bytes of the decoded text. A uniform
+    distribution over bytes costs 8 bits per byte, so a trained model costs less.
+    """
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     run = trained(tiny, config_of("naive", 0), "store")
     text = run.corpus.domains[0]
@@ -207,9 +212,7 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tiny_fol
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:
-    """By hand: the note names the two later domains and a cure; once the cure is followed it is
-    gone.
-    """
+    """By hand: the note names the two later domains and a cure. With the cure there is no note."""
     config = make_tiny_config("naive")
     note = config.tokenizer_note
     assert " email, logging " in note and note.endswith('tokenizer.domains = ["json"].')

@@ -1,6 +1,4 @@
-"""Texts that a suite may hold, one hostile to every format in each place: none is taken for markup
-or code.
-"""
+"""A suite whose texts are all hostile to every format: none is taken for markup or code."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def file(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x00"])
 def test_no_text_of_a_suite_breaks_a_line(end: str, file: str) -> None:
-    """Oracle: what is said of a title, or a command for the shell, that breaks one is one line."""
+    """Oracle: by hand: a title or shell command with a line break or NUL is refused in one line."""
     for more in ({"title": f"x{end}y"}, {"slurm": {"setup": [f"true{end}#SBATCH --wrap=x"]}}):
         with pytest.raises(UserError) as refused:
             load_suite(file, SUITE | more)
@@ -63,8 +61,8 @@ def test_no_text_of_a_suite_breaks_a_line(end: str, file: str) -> None:
 
 
 def test_no_text_is_markup_in_a_report(file: str, tmp_path: Path) -> None:
-    """Oracle: LaTeX's command and HTML's element stand nowhere as such; each row of a Markdown
-    table has as many cells; no name leaves its folder.
+    """Oracle: by hand: LaTeX's command and HTML's element are nowhere unescaped, all rows of a
+    Markdown table have equally many cells, and nothing is written outside the report's folder.
     """
     suite, folder = load_suite(file, SUITE), tmp_path / "all"
     [config] = methods.list_runs(suite)
@@ -90,8 +88,8 @@ def check_report(out: Path) -> None:
 
 
 def test_no_text_is_code_in_a_batch_script(tmp_path: Path) -> None:
-    """Oracle: the shell's own rules: the text is one word, or a part of one, of a line; the lines
-    are as many.
+    """Oracle: the shell's own rules: the text is one word of a line, or a part of one. The script
+    has as many lines as with harmless texts.
     """
     names = [
         name for name, field in JobKind.model_fields.items() if field.annotation == (str | None)

@@ -29,8 +29,8 @@ BY_DOMAIN = ("pnn", "lora")
 
 @pytest.mark.parametrize("method", BY_DOMAIN)
 def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
-    """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the
-    end of the stream, to the last digit, so that AP+ is 0, and not that before its stage.
+    """Oracle: by hand, in a whole run: after its stage, a domain's perplexity never changes, to the
+    last digit, so that AP⁺ is 0. Before its stage it is another.
     """
     tiny = TinyRuns(method, methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config("gpt"), "run")
@@ -47,8 +47,8 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BY_DOMAIN)
 def test_rows_are_read_as_their_domain_says(kind: str) -> None:
-    """Oracle: each row alone. The domain that has nothing of its own yet (3) is read as the newest
-    (2).
+    """Oracle: each row read alone. Domain 3, which has no column or adapters yet, is read as domain
+    2, the newest.
     """
     model = KINDS[kind]("gpt").eval()
     tokens, positions = rows(5)
@@ -110,8 +110,8 @@ def test_a_saved_model_computes_the_same(kind: str, architecture: str, tmp_path:
 @pytest.mark.parametrize("architecture", list_architecture_names())
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: Path) -> None:
-    """Oracle: the model's hidden states in the part of the task's domain; padding at the right
-    changes nothing.
+    """Oracle: the model's hidden states for the task's domain. Padding at the right changes
+    nothing.
     """
     model = KINDS[kind](architecture).eval()
     model.save(tmp_path / "model", tokenizer())

@@ -47,7 +47,7 @@ def long(data: TaskData) -> TaskData:
 
 
 def mean_by_hand(network: Any, ids: list[int], before: list[int]) -> np.ndarray:
-    """One window at a time: `before` and the next tokens; the states of the tokens alone."""
+    """The mean hidden state of the tokens `ids`, in windows that begin with `before`."""
     length, states = LENGTH - 2, []
     for start in range(0, len(ids), length):
         row = torch.tensor([[*before, *ids[start : start + length]]])
@@ -62,8 +62,8 @@ def mean_by_hand(network: Any, ids: list[int], before: list[int]) -> np.ndarray:
 def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(
     folders, architecture, prompt
 ):
-    """Oracle: transformers' own body window by window, and scikit-learn; C is the best of four on
-    dev.
+    """Oracle: transformers' own network, window by window, and scikit-learn's logistic regression,
+    with the C of four that is best on dev.
     """
     folder, data = folders[architecture], long(data_of(60, 40))
     network = AutoModel.from_pretrained(folder).eval()
@@ -87,12 +87,12 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(
         }
         tried.append((of["dev"], of["test"]))
     line = score_probe(SavedModel(folder), data, prompt, 64)
-    assert (line.dev, line.test) == max(tried, key=lambda pair: pair[0])  # the first of equals
+    assert (line.dev, line.test) == max(tried, key=lambda pair: pair[0])  # the first among ties
     assert line.test > 0.75  # a word decides
 
 
 def test_a_pair_is_compared(folders):
-    """Oracle: the features of either text alone, and their difference and product."""
+    """Oracle: the features of either text alone, their absolute difference and their product."""
     data = data_of(12, 8)
     pairs = {
         s: tuple(replace(e, text_pair="cat " * i + "dog") for i, e in enumerate(getattr(data, s)))
@@ -111,7 +111,7 @@ def test_a_pair_is_compared(folders):
 
 
 def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
-    """Oracle: what fine-tuning begins with, `make_encoder`, on texts of one window of a domain."""
+    """Oracle: `make_encoder`, with which fine-tuning begins, on a text of one window per domain."""
     torch.manual_seed(0)
     bpe = tokenizer()
     vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)
@@ -136,8 +136,8 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
 
 
 def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
-    """By hand: two tasks with two prompts have two fine-tuned scores and a probe's each; ten leaked
-    rows were put in. Fine-tuning without probes is the oracle of the fine-tuned scores.
+    """By hand: each of two tasks has, with each of two prompts, two fine-tuned scores and one of a
+    probe. Ten leaked rows are in test. Oracle of the fine-tuned scores: fine-tuning without probes.
     """
     data, checkpoint = data_of(40, 20), SavedModel(folders["gpt"])
     leaky = TaskData(data.task, data.labels, data.train, data.dev, data.train[:10] + data.test[:10])

@@ -42,9 +42,9 @@ def configs(tmp_path: Path):
 
 
 def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tmp_path) -> None:
-    """Oracle: the listed order. Of three domains the memory of one is the same set of blocks
-    wherever it stands, its masked validation text the same batch; a stage's key says that its
-    domain stood elsewhere.
+    """Oracle: the stream in the listed order. At any place in the order, a domain's memory is the
+    same set of blocks and its masked validation text the same batch. A stage's key depends on where
+    its domain is listed.
     """
     corpus, data = tiny_corpus(3, 400, 100), Data(sequence_length=18, memory_tokens=160)
     listed = Stream(corpus, data, masked=True, seed=0)
@@ -77,8 +77,8 @@ def memory_of(stream: Stream, domain: int) -> set[int]:
 
 
 def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
-    """Oracle: the first stage has no memory, so it is shared; what comes after is another
-    computation.
+    """Oracle: by hand: both runs share the first stage, which has no memory. The second stage draws
+    from another memory, so it has another key.
     """
     [fixed], [own] = configs(range(1)), configs(range(1), data__memory_seed="run")
     method = methods.build("er")
@@ -101,8 +101,9 @@ def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
 def test_a_memory_that_holds_no_row_is_found_before_training(
     tokens, method, refused, configs
 ) -> None:
-    """Oracle: a row has 16 tokens. None at all is no memory, which only a phase of nothing else
-    cannot do without.
+    """Oracle: by hand: a row has 16 tokens, so methods that use memory cannot have 1 to 15. 0
+    tokens mean no memory, which is refused only for ELLE, because one of its phases trains on
+    nothing else.
     """
     [config] = configs(range(1), training__batch_size=20, data__memory_tokens=tokens)
     said = pytest.raises(ConfigError, match=r"^row 'ER'.*data\.memory_tokens")
@@ -111,8 +112,8 @@ def test_a_memory_that_holds_no_row_is_found_before_training(
 
 
 def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:
-    """Oracle: runs whose second seed meets the first two domains the other way round; the geometric
-    means of the unigram perplexities of the domains so far.
+    """Oracle: by hand: the second seed meets the first two domains in reverse order, so stages have
+    numbers as names. Unigram APs are geometric means over the domains so far.
     """
     synthetic.write(tmp_path, "orders", seeds=2, stages=3)
     runs = load_runs(tmp_path, "orders")

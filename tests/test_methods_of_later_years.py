@@ -28,15 +28,15 @@ from tests.support.record_lines import read_stage_lines
 
 
 def build(name: str, options: dict[str, Any] | None = None) -> Any:
-    """The method, whose attributes of its own the tests look at."""
+    """The method, typed so that tests may read attributes that only it has."""
     return methods.build(name, options)
 
 
 @pytest.mark.parametrize(("spent", "budget"), [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (600.0, 300.0)])
 def test_ar_schedule_peaks_on_a_long_cosine(spent: float, budget: float) -> None:
-    """Oracle: the equation of Roth et al. by hand; for equal stages cos(pi n / (n + 1)), as their
-    released code has it. Half of the decay is over in the middle of what the warm-up leaves, and
-    the end is the floor.
+    """Oracle: the equation of Roth et al. by hand. For equal stages it has cos(pi n / (n + 1)), as
+    in their released code. In the middle of the decay the rate is halfway between peak and floor,
+    and at the end it is the floor.
     """
     [phase] = build("ar_schedule", {"warmup": 0.2}).phases(
         replace(toy.stage(1), spent=spent, budget=budget)
@@ -80,15 +80,15 @@ def learner_of(model: LanguageModel, method: LifelongMethod) -> Learner:
 
 
 def moved(model: LanguageModel) -> None:
-    """Some training."""
+    """Change the trainable weights, as training would."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.1 * torch.randn_like(parameter)
 
 
 def test_a_soup_is_the_mean_of_the_domains_models() -> None:
-    """Oracle: the mean of the three models that were trained; each of the later two begins as the
-    mean of those before it, and so does its soup.
+    """Oracle: the mean of all models trained so far. Each later model begins as the mean of the
+    models before it, and so does its soup.
     """
     model = model_of()
     assert build("soup").start_stage(model, toy.stage(0)) is model
@@ -114,8 +114,8 @@ def test_a_soup_is_the_mean_of_the_domains_models() -> None:
 
 
 def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
-    """Oracle: by hand, layer i of eight is layer i mod 2 of two, at the first stage before which a
-    third of the stream is spent.
+    """Oracle: by hand: the model grows at the first stage before which a third of the stream's
+    budget is spent, and layer i of its eight layers is a copy of layer i mod 2.
     """
     method = build("gstack", {"timing": 1 / 3})
     stream_info = replace(toy.stage(0).stream_info, budget=6.0)
@@ -134,7 +134,7 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
 
 def test_mer_draws_back_after_every_k_steps() -> None:
     """Oracle: theta_0 + gamma (theta_k - theta_0) written out for seven steps of SGD with k = 3,
-    the seventh left as it is; with k = 1 it is SGD at gamma times the rate.
+    the seventh left as it is. With k = 1 it is SGD at gamma times the rate.
     """
     weights, rows = toy.own()["weights"]["first"], toy.batch(toy.own()["domains"][0])
 
@@ -177,8 +177,8 @@ def test_mer_draws_back_after_every_k_steps() -> None:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt"])
 def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
-    """Oracle: what the network with its adapters computes; the change of each matrix is B A, of the
-    stage's rank, and nothing but the matrices of the layers changes.
+    """Oracle: the outputs of the network with its adapters. By hand: only the matrices of the
+    layers change, each by a matrix of the stage's rank.
     """
     method, before = build("lora_merged", {"ranks": [1, 3]}), model_of(architecture=architecture)
     adapted = method.start_stage(before, later(2, before))
@@ -198,11 +198,12 @@ def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
 def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) -> None:
-    """Oracle: central differences of the loss in a factor on each unit's output; then tanh of the
-    standardised values by hand, the larger of two domains, and gradients times one minus that.
+    """Oracle: central differences of the loss in a factor on each unit's output. Then by hand:
+    importance is tanh of the standardised values, the larger of two domains, and gradients are
+    multiplied by one minus importance.
     """
     model, method = model_of(architecture=architecture).train(), build("das")
-    moved(model)  # or biases are 0
+    moved(model)  # otherwise biases are 0
     learner, generator = learner_of(model, method), torch.Generator().manual_seed(1)
     tokens = torch.randint(4, 50, (4, 12), generator=generator)
     batch = toy.batch({"tokens": [0] * 4, "targets": [0] * 4})
@@ -243,8 +244,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_the_infinite_learning_rate(folder, learning_rates) -> None:
-    """Oracle: the four formulas of arXiv 2403.08763 at the middles of ten steps a stage; each stage
-    begins with the weights of the one before it before its anneal.
+    """Oracle: the four formulas of arXiv 2403.08763 at the middles of ten steps per stage. By hand:
+    no stage continues from an annealed model, so the optimizer has made only the 24 steps of adapt.
     """
     options = {
         "warmup": 0.2,
@@ -270,7 +271,7 @@ def test_the_infinite_learning_rate(folder, learning_rates) -> None:
         [3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6
     )
     kept = checkpoint.load(run.store.stage_folder(run.keys[-1]) / "optimizer.pt")
-    assert {state["step"].item() for state in kept.values()} == {24}  # of adapt alone
+    assert {state["step"].item() for state in kept.values()} == {24}  # eight of adapt per stage
     for key in run.keys:
         models = [
             load(run.store.stage_folder(key) / name).state_dict() for name in ("model", "trained")
@@ -287,8 +288,8 @@ def test_shares_that_leave_no_time_are_refused() -> None:
 
 
 def test_the_average_of_weights(folder) -> None:
-    """Oracle: the recursion over the weights that each of ten steps left, at the shares of their
-    middles.
+    """Oracle: the recursion by hand over the weights after each of ten steps. A step is placed at
+    its middle, so the first alpha is for 0.05 of the stage and each later one for 0.1.
     """
     kept: list[torch.Tensor] = []
 
@@ -316,9 +317,9 @@ def test_the_average_of_weights(folder) -> None:
 
 
 def test_only_new_blocks_learn(folder) -> None:
-    """Oracle: the paper's definition: the model before the first step of a stage has the recorded
-    perplexities of the one before it, one block is new in each stage, and all other weights are bit
-    for bit those of the stage before.
+    """Oracle: the paper's definition: before its first step, a stage's model has the recorded
+    perplexities of the previous stage's model. One block is new, and all other weights stay equal
+    bit for bit.
     """
     tiny = TinyRuns("llama_pro", methods.build, folder)
     run = tiny.make_run(tiny.make_config(), "llama_pro")

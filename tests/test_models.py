@@ -21,8 +21,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from tests.support import toy_task
 
-# (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE
-# rows have the hidden size 384 and, for M1, the 6 layers that alone give their printed counts.
+# (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. Here
+# the DE rows have hidden size 384, and their M1 has 6 layers: only these give the printed counts.
 BERT_BASE = [(6, 384, 30.3), (8, 512, 51.5), (10, 640, 82.2), (11, 704, 102), (12, 768, 125)]
 BERT_LARGE = [(12, 768, 125), (15, 960, 216), (18, 1024, 280), (21, 1024, 318), (24, 1024, 355)]
 WIDTH_ONLY = [(6, 384, 30.3), (6, 576, 53.6), (6, 768, 82.2), (6, 896, 104), (6, 1024, 129)]
@@ -55,8 +55,8 @@ def test_bert_has_the_parameters_of_the_paper(
 def test_gpt_has_the_parameters_of_the_paper_and_positions(
     layers: int, hidden_size: int, printed: float
 ) -> None:
-    """Oracle: the printed counts, which leave out learned positions. Ours has them: at most 0.7 %
-    more.
+    """Oracle: the printed counts, which leave out learned positions. Our models have them, which
+    adds at most 0.7%.
     """
     count = parameters("gpt", layers, hidden_size)
     positions = 512 * hidden_size
@@ -90,8 +90,8 @@ def rows(vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 def test_logits_are_those_of_transformers(
     architecture: str, prompts: bool, tokenizer: Tokenizer
 ) -> None:
-    """Oracle: transformers' own network on rows with the prompt put in by hand, read at the moved
-    columns.
+    """Oracle: transformers' own network on rows into which the prompt is put by hand, read one
+    column later.
     """
     model = small(architecture, tokenizer, prompts)
     for parameter in model.parameters():  # biases away from 0
@@ -116,8 +116,8 @@ def test_logits_are_those_of_transformers(
 
 
 def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
-    """Oracle: transformers' own masks, where a window of four columns to each side is shorter than
-    the rows.
+    """Oracle: transformers' own masks, with a window of four columns to each side, shorter than the
+    rows.
     """
     torch.manual_seed(0)
     model = build(
@@ -143,8 +143,8 @@ def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
 def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(
     architecture: str, tokenizer: Tokenizer
 ) -> None:
-    """Oracle: what a prompt is for. Only the prompt rows of the batch's domains get a gradient
-    beside the text's.
+    """Oracle: by hand: among the rows of prompts, only that of the batch's domain gets a gradient.
+    Another prompt changes the prediction of the first token.
     """
     model = small(architecture, tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
@@ -161,8 +161,9 @@ def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(
 
 
 def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
-    """By hand: its decoder predicts the two prompts too, 294 ids and not 292, and the loss would be
-    another one. The model that the network came from is the oracle of what `set_network` gives.
+    """By hand: the decoder of a network that is assigned directly also predicts the two prompts,
+    294 ids and not 292, so the loss would be another one. Oracle of `set_network`: the model that
+    has the network.
     """
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
@@ -218,13 +219,13 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
 
 
 def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
-    """Oracle: torch's tracer, which raises where Python has to look at the data. Nothing is
-    compiled to code.
+    """Oracle: torch's tracer, which raises if Python has to read a tensor's values. It generates no
+    machine code here.
     """
     for architecture in list_architecture_names():
         model = small(architecture, tokenizer, prompts=True)
         batch = rows(model.vocabulary)
-        torch._dynamo.reset()  # it traces one function for so many kinds of models, and no more
+        torch._dynamo.reset()  # it traces one function only for a limited number of models
         with torch.no_grad():
             traced = torch.compile(model, fullgraph=True, backend="eager")(*batch)
             torch.testing.assert_close(traced, model(*batch))
@@ -252,10 +253,10 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_scaled_weights_have_one_over_root_of_their_inputs(architecture: str) -> None:
-    """Oracle: 1/sqrt(inputs); what is added to the residual stream has 1/sqrt(2 layers) of it.
+    """Oracle: std 1/sqrt(inputs), times 1/sqrt(2 layers) for what is added to the residual stream.
 
-    transformers draws ModernBERT's weights from a normal distribution that is cut at two of them:
-    0.88 of it is left.
+    transformers draws ModernBERT's weights from a normal distribution that is cut at two standard
+    deviations, which leaves 0.88 of the standard deviation.
     """
     torch.manual_seed(0)
     model = build(
