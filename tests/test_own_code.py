@@ -14,13 +14,14 @@ from benchmark.training.processes import Sources
 from tests.support.programs import ROOT, start_in
 from tests.support.suite_folder import SuiteFolder, copy_code, write_texts
 
+# modules that processes import as they start
 SHADOWS = (
     "sklearn",
     "torch",
     "queue",
     "selectors",
     "tempfile",
-)  # what interpreters import as they start
+)
 
 
 @pytest.fixture
@@ -53,10 +54,10 @@ Run.train = _train_noted
 def test_workers_run_the_code_of_the_clone_that_was_called(
     tiny: SuiteFolder, here: Path, tmp_path
 ) -> None:
-    """Two clones, and an environment that has the first; the second is called from a third folder.
+    """Two clones, of which the first is installed. The second is called from a third folder.
 
-    Oracle: the second's code, which says that it trained, and files of the third folder, which say
-    that they ran.
+    Oracle: the second clone's code leaves a file when it trains, and modules of the third folder
+    leave another one when they are imported.
     """
     second = copy_code(tmp_path / "second")
     with (second / "benchmark/training/run.py").open("a") as file:
@@ -79,8 +80,8 @@ assert docstrings.read_package("email")[0]
 
 
 def test_text_is_read_without_files_of_the_folder(here: Path, tmp_path) -> None:
-    """Oracle: files of the current folder, which say that they ran in processes that read
-    docstrings.
+    """Oracle: modules of the current folder, which leave a file when a process that reads
+    docstrings imports them.
     """
     program = tmp_path / "read.py"
     program.write_text(READ)
@@ -101,7 +102,7 @@ class Touch(Unit):
 
 
 def test_a_worker_with_other_sources_says_so(tiny: SuiteFolder, capsys) -> None:
-    """Oracle: hashes and folders by hand; a method that is written meanwhile changes nothing."""
+    """Oracle: by hand: the message has both hashes and both folders, and the unit is not done."""
     sources = Sources.read()
     sources.check()
     other = replace(sources, folder=Path("/elsewhere"), digest="sources-0")

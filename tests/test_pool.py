@@ -1,4 +1,4 @@
-"""Runs side by side: what each has of the machine, the same results as alone, and how they end."""
+"""Runs side by side: their shares of the machine, the same results as alone, and how they end."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def tiny(tmp_path) -> SuiteFolder:
     return tiny
 
 
-# What each has of the machine
+# Which part of the machine each run gets
 
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
-    """Oracle: a partition of eight physical cores of two threads, whatever does not divide left
-    out.
+    """Oracle: a partition of eight physical cores with two threads each, without the cores that do
+    not divide evenly.
     """
     cores = [(core, core + 8) for core in range(8)]
     slots = pool.make_slots(count, cores, 0)
@@ -86,8 +86,8 @@ def machine(monkeypatch, cores: int, memory: float) -> None:
 
 
 def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: the least of runs, cores, and processes that the memory holds; none is one after the
-    other.
+    """Oracle: by hand: the least of the numbers of runs, of cores, and of processes that fit in
+    memory. An empty list means one run after the other.
     """
     runs = tiny.configs()
     for cores, memory, expected in (
@@ -103,11 +103,10 @@ def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
 
 @dataclass
 class Accelerators:
-    """Devices as torch has them: what they are told."""
+    """Stands in for torch's accelerators, and notes what it is told."""
 
-    taken: list[tuple[int, float]] = field(
-        default_factory=list
-    )  # device and share of its memory, by processes
+    # device and share of its memory, for each process
+    taken: list[tuple[int, float]] = field(default_factory=list)
     current: int = 0
 
     def set_per_process_memory_fraction(self, share: float) -> None:
@@ -119,9 +118,7 @@ class Accelerators:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Makes two devices of some kind those of this machine, with eight cores and main memory in
-    plenty.
-    """
+    """A function that gives this machine two accelerators, eight cores and much main memory."""
 
     def put(module: object) -> None:
         monkeypatch.setattr(pool, "list_physical_cores", lambda: [(core,) for core in range(8)])
@@ -139,7 +136,7 @@ def install(monkeypatch):
 def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(
     tiny: SuiteFolder, install
 ) -> None:
-    """Oracle: by hand: two devices have a run each; five runs have a third of one each."""
+    """Oracle: by hand: two devices have one run each. Five runs have a third of a device each."""
     install(Accelerators())
     runs = 4 * tiny.configs()
     assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, None)] == [
@@ -165,8 +162,8 @@ class Nothing(Unit):
 def test_each_process_takes_its_device_and_its_share(
     count: int, tiny: SuiteFolder, install, monkeypatch
 ) -> None:
-    """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a
-    process has it all.
+    """Oracle: by hand: processes take devices in turn. Each may take half of the memory if two
+    share a device, and has no limit if it has a device for itself.
     """
     there = Accelerators()
     install(there)
@@ -187,7 +184,7 @@ def test_each_process_takes_its_device_and_its_share(
 
 @dataclass(frozen=True)
 class NoteThreads(Unit):
-    """Writes down its key, and the most threads of a library of BLAS."""
+    """Writes down its key, and the largest number of threads of a BLAS library."""
 
     kind = "measure"
 
@@ -200,8 +197,8 @@ class NoteThreads(Unit):
 
 
 def test_the_last_unit_begins_first_with_threads_of_its_slot_alone(tiny: SuiteFolder) -> None:
-    """Oracle: threadpoolctl's count in each process, of a slot of one core, whatever the machine
-    has.
+    """Oracle: by hand, the units in reverse order. By threadpoolctl, each process has one thread,
+    because the slot has one core, however many the machine has.
     """
     units = [NoteThreads(tiny.runs, tiny.configs()[0], key) for key in "abc"]
     assert pool.work_through(units, pool.make_slots(1, [(0,)], 0)) == []
@@ -272,7 +269,7 @@ def hashes(tiny: SuiteFolder) -> dict[str, str]:
 
 @contextlib.contextmanager
 def held_until_done(row: str, tiny: SuiteFolder, stages: list[Path]) -> Iterator[None]:
-    """Hold the locks of stages, as another process does that trains them, until a row is done."""
+    """Hold the locks of stages until a row is done, as a process does that trains them."""
     for stage in stages:
         stage.mkdir(parents=True)
     locks = [Lease(stage / "lock") for stage in stages]
@@ -293,11 +290,10 @@ def held_until_done(row: str, tiny: SuiteFolder, stages: list[Path]) -> Iterator
 
 
 def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd) -> None:
-    """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained
-    once.
+    """Oracle: the same runs one after the other, bit for bit. Their shared stage is trained once.
 
-    Others have two of three runs: both processes go on to the third, and take these when they are
-    free.
+    Another process has two of the three runs at first. The two workers do the third run meanwhile,
+    and these two once they are free.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = SuiteFolder(tiny.folder / "alone", tiny.texts)
@@ -315,8 +311,9 @@ def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd)
 
 
 def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) -> None:
-    """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is
-    another's it is put off.
+    """Oracle: by hand: a worker that never waits postpones a run if another process has its stage.
+
+    But it waits for a trained stage that runs share, if another process only looks at it.
     """
     train_here(tiny.config("Naive"), tiny.runs)
     shared, own = (Store(tiny.runs).stage_folder(key) for key in tiny.states()["ER"].view.keys)
@@ -335,7 +332,7 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) 
 
 
 def test_who_works_in_turns_does_first_what_nobody_has() -> None:
-    """Oracle: by hand; two processes share a sweep, and one does not stand behind the other."""
+    """Oracle: by hand: a unit that another process has comes last, and is waited for only then."""
     done: list[tuple[str, bool]] = []
 
     @dataclass(frozen=True)

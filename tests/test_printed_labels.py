@@ -35,7 +35,7 @@ def load(name: str) -> TableExhibit:
 
 
 def brackets(table: Table) -> list[str]:
-    """What is printed beside the cells of a table; its caption speaks of it where there is any."""
+    """The paper's numbers beside a table's cells. Its caption explains them if there are any."""
     cells = [cell for block in table.blocks for row in block.rows for cell in row.cells]
     printed = [cell.printed for cell in cells if cell.printed]
     assert ("In brackets: printed in the paper." in table.caption) == bool(printed)
@@ -43,7 +43,7 @@ def brackets(table: Table) -> list[str]:
 
 
 def set_ladder(run: RunRecords, ladder: Ladder) -> None:
-    """Let a run of ELLE have trained these numbers of layers and widths."""
+    """Change a run's records as if it had trained these numbers of layers and hidden sizes."""
     rungs = [{"layers": layers, "hidden_size": hidden} for layers, hidden in ladder]
     run.line.config["model"]["ladder"] = rungs
     for stage, (layers, hidden) in zip(run.stages, ladder, strict=False):
@@ -53,7 +53,7 @@ def set_ladder(run: RunRecords, ladder: Ladder) -> None:
 
 
 def write_as_printed(folder: Path, name: str) -> tuple[str, list[RunRecords]]:
-    """Runs as the paper trained them, of the first suite that a table shows."""
+    """The first suite that a table shows, and its runs with the sizes and tasks of the paper."""
     suite = load(name).suites[0]
     paper = load_suite(suite)
     synthetic.write(folder, suite, seeds=1, rows=ROWS, stages=len(paper.domains))
@@ -69,8 +69,8 @@ def write_as_printed(folder: Path, name: str) -> tuple[str, list[RunRecords]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
-    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper, nor
-    where a domain is another.
+    """Oracle: by hand: no bracket for another suite, in a table of other suites of the paper, or if
+    a domain differs. Only the table of fine-tuning settings keeps them then, as it is about tasks.
     """
     suite, runs = write_as_printed(tmp_path, name)
     assert brackets(load(name).build(Study(suite, runs), "both"))
@@ -101,9 +101,9 @@ CHANGED = sorted(
 
 @pytest.mark.parametrize(("name", "change"), CHANGED)
 def test_no_bracket_stands_beside_another_model_or_text(name, change, tmp_path):
-    """Oracle: by hand: a Llama, a smaller third model, one that did not grow, or docstrings, own
-    files and another data set under the paper's titles are nothing that it trained, whatever the
-    suite extends.
+    """Oracle: by hand: the paper trained no Llama, no model of another third size, none that does
+    not grow, and none on docstrings, own files or another data set. So there is no bracket,
+    although the suite extends the paper's and domains have its titles.
     """
     suite, runs = write_as_printed(tmp_path, name)
     domains = load_suite(suite).model_dump(mode="json")["domains"]
@@ -144,8 +144,8 @@ OF_TASKS = [name for name in NAMES if "downstream" in name or "finetuning" in na
     ],
 )
 def test_no_bracket_stands_beside_a_task_of_other_examples(name, source, tmp_path):
-    """Oracle: by hand: the first domain's task has the paper's title and other examples, so its
-    column has no bracket, nor has the average; the other columns keep theirs.
+    """Oracle: by hand: the first domain's task has the paper's title but other examples, so its
+    column and the average have no bracket. The other columns keep theirs.
     """
     suite, runs = write_as_printed(tmp_path, name)
     before = load(name).build(Study(suite, runs), "both")
@@ -177,7 +177,7 @@ def test_no_bracket_stands_beside_a_mean_with_another_task(tmp_path):
 
 @pytest.mark.parametrize("name", ["budgets_pretraining", "budgets_downstream"])
 def test_a_suite_without_the_row_that_a_table_selects_has_its_own_rows(name, tmp_path):
-    """Oracle: the only row there is."""
+    """Oracle: by hand: the suite's only row."""
     synthetic.write(tmp_path, "bert_base", rows=[("Naive", "naive", {})], seeds=1)
     table = load(name).build(Study("bert_base", load_runs(tmp_path, "bert_base")))
     assert [row.label for block in table.blocks for row in block.rows] == ["Naive"]
@@ -200,7 +200,7 @@ def test_another_budget_beside_brackets_is_told(tmp_path):
 
 
 def test_another_budget_of_a_row_is_told_with_the_row(tmp_path):
-    """Oracle: by hand: the last row alone has another memory, so the note names it and no other."""
+    """Oracle: by hand: only the last row has another memory, so the note names only this row."""
     suite, runs = write_as_printed(tmp_path, "main_pretraining")
     *others, last = runs
     last.line.config.setdefault("data", {})["memory_tokens"] = 7
@@ -244,8 +244,8 @@ def test_scores_are_called_by_their_metric(tmp_path):
 
 
 def test_forgetting_is_measured_from_the_best_model_before():
-    """Oracle: Chaudhry et al. 2018 by hand, in log 2: the first domain was best after the second
-    stage (4 to 16), the second after its own (16 to 8), so the rises are 2 and -1.
+    """Oracle: Chaudhry et al. 2018 by hand, in log 2: from the best earlier model to the last, the
+    first perplexity rises from 4 to 16 (2), the second falls from 16 to 8 (-1). The mean is 0.5.
     """
     matrix = [[8.0, 32.0, 64.0], [4.0, 16.0, 64.0], [16.0, 8.0, 2.0]]
     assert compute_forgetting(matrix) == pytest.approx(0.5 * 0.6931471805599453)
@@ -266,7 +266,7 @@ SPAN = "from L1_D16 to L3_D32"
     ],
 )
 def test_a_blocks_heading_is_of_all_its_rows(ladder, architecture, heading, tmp_path):
-    """Oracle: by hand: Naive keeps L1_D16, the other row what it begins with."""
+    """Oracle: by hand: row Naive is a GPT from L1_D16 to L3_D32, and the other row as given."""
     rows: list[tuple[str, str, dict[str, Any]]] = [("Naive", "naive", {}), ("Other", "naive", {})]
     data = synthetic.study(tmp_path, seeds=1, rows=rows, architecture="gpt")
     for run, sizes in zip(data.runs, (SMALL, ladder), strict=True):

@@ -1,6 +1,4 @@
-"""The records: what is written is read back, whatever a killed writer left, and a resume counts
-once.
-"""
+"""Records: what is written is read back after any kill of a writer, and a resume counts once."""
 
 import dataclasses
 import json
@@ -51,9 +49,8 @@ def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut
     path = tmp_path / "records.jsonl"
     write_all(path, [STAGE, evaluation("adapt", 1, 7.0)])
     os.truncate(path, path.stat().st_size - cut)
-    whole = (
-        ["StageLine"] if cut > 1 else ["StageLine", "EvaluationLine"]
-    )  # without its newline it is still whole
+    # a line that lacks only its newline is whole
+    whole = ["StageLine"] if cut > 1 else ["StageLine", "EvaluationLine"]
     assert kinds_in(path) == whole
     assert ("killed" in caplog.text) == (cut > 1)
     records.append(path, measured(2, 6.0))
@@ -63,7 +60,7 @@ def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut
 @pytest.mark.parametrize("damage", [b"\xff", b'"', b"\x00", b"\\q", b"\n"])
 @pytest.mark.parametrize("damaged", range(3))
 def test_a_damaged_line_is_an_error_with_its_number(tmp_path, damaged: int, damage: bytes):
-    """Oracle: the line number as an editor counts it; each of the bytes makes a line no JSON."""
+    """Oracle: the line's number as an editor counts it. Each damage makes the line invalid JSON."""
     path = tmp_path / "records.jsonl"
     write_all(path, [STAGE, METRICS, evaluation("adapt", 2, 6.0)])
     lines = path.read_bytes().split(b"\n")
@@ -107,7 +104,7 @@ def test_what_is_not_finite_becomes_null(tmp_path):
 
 
 def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
-    """Oracle: the lines of a run that was never killed."""
+    """Oracle: the lines of a run that was never killed, and the line of the resume."""
     path = tmp_path / "records.jsonl"
     before = [
         STAGE,
@@ -159,7 +156,7 @@ def _write_many(path: Path, writer: int, start: Barrier) -> None:
 
 
 def test_lines_of_concurrent_writers_never_mix(tmp_path):
-    """Oracle: both writers' lines, whole; each is longer than a block of the disk's cache line."""
+    """Oracle: by hand: all 300 lines of each writer, whole. A line has more than 300 characters."""
     path = tmp_path / "records.jsonl"
     start_fork_server()
     context = multiprocessing.get_context("forkserver")
@@ -221,8 +218,9 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
 
 
 def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
-    """A writer that hung may add its own after that of who took over. Oracle: by hand, for what
-    compares and shows; the steps of one of them are counted.
+    """A writer that hung may add its end after the end of the process that took over.
+
+    Oracle: by hand: readers and archives see the last one's weights. Only one end's steps count.
     """
     path = tmp_path / "stages" / "a" / "records.jsonl"
     last = evaluation("adapt", 1, 8.0)

@@ -1,6 +1,4 @@
-"""A study's folder: what is collected into it, and what `verify` finds in one that does not hold
-what it says.
-"""
+"""A study's folder: what `collect` puts into it, and what `verify` and others refuse."""
 
 from __future__ import annotations
 
@@ -85,7 +83,7 @@ def find_er(trained: Path, study: Path) -> tuple[RunConfig, list[str]]:
 
 
 def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") -> None:
-    """Change the lines of all stages, or runs, in the archive."""
+    """Change each line of the archive's files whose names begin with `kind`."""
     members = archive.read_archive(study / ARCHIVE)
     for name, content in members.items():
         if name.startswith(kind):
@@ -97,7 +95,9 @@ def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") ->
 
 
 def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> None:
-    """Oracle: the report that `run` rendered from the runs, byte for byte, and two runs."""
+    """Oracle: a table that `run` rendered from the runs, byte for byte. By hand: two runs, four
+    tables. Collecting again changes no byte.
+    """
     table = "main_pretraining.csv"
     assert (study / "report/tiny" / table).read_bytes() == (
         trained / "out/tiny" / table
@@ -111,7 +111,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
 
 
 def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) -> None:
-    """Oracle: the report as it was, though its method's code is another."""
+    """Oracle: by hand: the same four tables, though its methods' code has another hash."""
     monkeypatch.setattr("benchmark.training.declaration.hash_code", lambda module: "another")
     assert check(study)[1].startswith("report: 4 tables ")
 
@@ -119,8 +119,8 @@ def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) ->
 def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(
     study: Path, monkeypatch
 ) -> None:
-    """Oracle: the numbers as they were, and by hand: a method that computes something else has
-    other code; with the same code other keys are those of another run, and refused.
+    """Oracle: the numbers of the table before. By hand: a raised version gives ER's run other keys.
+    With ER's old code it is refused, and with other code it is a run of an earlier version.
     """
     monkeypatch.setattr(ER, "version", 2)
     with pytest.raises(archive.ResultsError, match="er-s0-.*version: 2, was none"):
@@ -156,8 +156,8 @@ def test_a_stage_trained_again_comes_to_the_same_weights(
 def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
     trained: Path, study: Path, capsys, factor: float
 ) -> None:
-    """Oracle: 1e-4 of a perplexity, by hand. Both machines and their threads are named, of the
-    record as it has them. `collect` leaves the records as they were.
+    """Oracle: by hand: perplexities that agree to 1e-4 mean rounding. The message names both
+    machines and their threads, the recorded one as its record has it. `collect` changes no record.
     """
     er, [_, key] = find_er(trained, study)
     spoil(study, other_machine)
@@ -188,8 +188,8 @@ def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
 
 
 def test_a_stage_that_ended_elsewhere_is_another(trained: Path, study: Path) -> None:
-    """Oracle: by hand: of a stage that ended at another step, as under a budget in seconds, only
-    its begin is equal.
+    """Oracle: by hand: a stage that ended at another step, as under a budget in seconds, is
+    refused, and both steps are named. Its beginning is equal.
     """
 
     def end_later(line: dict) -> None:
@@ -207,8 +207,8 @@ def test_a_stage_that_ended_elsewhere_is_another(trained: Path, study: Path) -> 
 def test_a_stage_measured_again_comes_to_the_same_perplexities(
     trained: Path, study: Path, capsys
 ) -> None:
-    """Oracle: what is recorded, and 1e-5 of it more, in bits per byte too, so that reading finds
-    nothing.
+    """Oracle: by hand: recorded perplexities are multiplied by 1 + 1e-5, and bits per byte agree
+    with them, so that only measuring again can find the change. It must be refused.
     """
     _, keys = find_er(trained, study)
     arguments = ["verify", str(study), "--stage", keys[1], "--runs"]
@@ -223,8 +223,8 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(
 
 
 def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path, capsys) -> None:
-    """Oracle: one weight of the first stage changed. Its records are as they were, and their
-    perplexities agree.
+    """Oracle: by hand: one weight of the first stage's model is changed. The message has its new
+    hash. The stage's records are unchanged, so their perplexities agree.
     """
     er, [first, second] = find_er(trained, study)
     arguments = ["verify", str(study), "--runs", str(study / "again"), "--stage"]
@@ -241,8 +241,8 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
 def test_what_came_later_is_collected_and_another_run_is_refused(
     trained: Path, study: Path, tmp_path: Path
 ) -> None:
-    """Oracle: by hand: the lines that were added, once, in the order of time; the message names
-    both files.
+    """Oracle: by hand: each added line once, in the order in which they were collected. If a run
+    has other stages than in the study, the message names both files.
     """
     runs, [suite] = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)
     key = Store(runs).read_stage_keys(suite[1][0])[1]
@@ -280,8 +280,8 @@ def test_what_came_later_is_collected_and_another_run_is_refused(
 def test_a_study_has_the_scores_of_each_suites_own_task(
     trained: Path, study: Path, tmp_path: Path
 ) -> None:
-    """Oracle: by hand, with two suites that share models, and a task of one name whose examples are
-    not the same. The suite whose archive is unpacked first was scored last.
+    """Oracle: by hand: two suites share models, and have tasks of one name with different examples,
+    so each has its own scores. The suite whose archive is unpacked first was scored last.
     """
     runs, suites = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), []
     text = (study / "tiny.toml").read_text()
@@ -432,8 +432,8 @@ def later(**changes: object) -> Callable[[dict], None]:
 
 
 def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, study: Path) -> None:
-    """Oracle: stages of 6 steps: twelve in the second are what was given by then, 24 are more than
-    a step over.
+    """Oracle: by hand: with 6 steps per stage, a reference may spend 12 in the second stage. 24
+    there, or 27 in both stages of another method, are more than a step too many.
     """
     config = suites_of(study)[0][1][0]
     [run] = [run for run in load_runs(trained / "runs", "tiny") if run.id == config.id]
@@ -456,7 +456,7 @@ def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, stu
 
 
 def test_a_report_that_was_edited_is_refused(study: Path) -> None:
-    """Oracle: a digit more, a file less, and one that no record gives."""
+    """Oracle: by hand: a table with a digit more, a missing table, and one that no record gives."""
     table = study / "report/tiny/main_pretraining.csv"
     text = table.read_text()
     table.write_text(text + "1")
@@ -472,7 +472,7 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
 
 
 def test_a_suite_without_records_has_no_report(study: Path) -> None:
-    """Oracle: the folders of the report, which are the suites that have archives."""
+    """Oracle: by hand: the report has a folder only for the suite that has an archive."""
     shutil.copy(study / "tiny.toml", study / "planned.toml")
     planned = load_suite(str(study / "planned.toml"))
     said = list(
@@ -486,14 +486,14 @@ def test_a_suite_without_records_has_no_report(study: Path) -> None:
 
 
 def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
-    """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
+    """Oracle: by hand: no file can have a name with NUL. Here tar's long form of a name has one."""
     archive.write_archive(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
     with pytest.raises(ResultsError, match=r"tar\.gz: embedded null byte"):
         check(study)
 
 
 def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path, capsys) -> None:
-    """Oracle: the table that `collect` rendered; of `status` the finished runs in the archive."""
+    """Oracle: the table that `collect` rendered, and the finished runs in the archive."""
     assert main(["status", str(study / "tiny.toml"), "--runs", str(study)]) == 0
     said = capsys.readouterr().out
     assert re.search(r": (\d+) runs, \1 done; 100% trained", said) and "run_all.py report" in said
@@ -548,9 +548,7 @@ def test_a_study_is_not_written_to_but_by_collect(study: Path, tmp_path: Path, c
 
 
 def test_records_that_are_not_there_are_said(study: Path, tmp_path: Path, capsys) -> None:
-    """Oracle: the suite's name in the words that are printed or raised, and no exit status of an
-    error for a report.
-    """
+    """Oracle: by hand: what is printed or raised names the suite, and `report` does not fail."""
     suite = str(study / "tiny.toml")
     with pytest.raises(UserError, match="no records of tiny"):
         open_study(suite, str(tmp_path))
@@ -559,7 +557,7 @@ def test_records_that_are_not_there_are_said(study: Path, tmp_path: Path, capsys
 
 
 def test_runs_that_a_study_lacks_are_to_be_done(study: Path, capsys) -> None:
-    """Oracle: another seed than the archive's, of a text that is not here."""
+    """Oracle: by hand: a seed that the archive lacks is to do, even if its text is not here."""
     text = (study / "tiny.toml").read_text()
     (study / "tiny.toml").write_text(text.replace("/a.jsonl", "/gone.jsonl"))
     assert main(["status", str(study / "tiny.toml"), "--runs", str(study), "--seeds", "7"]) == 0
@@ -569,8 +567,8 @@ def test_runs_that_a_study_lacks_are_to_be_done(study: Path, capsys) -> None:
 def test_collect_leaves_out_rows_that_the_study_does_not_name(
     trained: Path, study: Path, capsys
 ) -> None:
-    """Oracle: the study's file, which names Naive alone: its archive has that one run, verifies,
-    and ER is named.
+    """Oracle: the study's file, which names only Naive: the archive has only this run, and
+    verifies. The output names ER.
     """
     (study / ARCHIVE).unlink()
     suite = study / "tiny.toml"

@@ -21,8 +21,9 @@ from benchmark.training.declaration import hash_code
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder beside `methods/` whose files are methods too; it has the first block of
-    docs/adding_a_method.md.
+    """A folder beside `methods/` whose files are methods, too.
+
+    It has the method of the first Python block in docs/adding_a_method.md.
     """
     folder = tmp_path / "scratch"
     folder.mkdir()
@@ -38,7 +39,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_study_verifies_whatever_methods_there_are(scratch: Path, capsys) -> None:
-    """Oracle: the demo's archive, whose nine runs and tables were recorded before."""
+    """Oracle: the demo's archive, whose nine runs and tables were recorded without this method."""
     assert run_all.main(["verify", str(ROOT / "results" / "demo")]) == 0
     assert "demo: 9 of 9 runs" in capsys.readouterr().out
 
@@ -52,8 +53,8 @@ def test_a_study_with_a_group_of_methods_is_refused(tmp_path: Path, capsys) -> N
 
 
 def test_the_paper_s_suites_have_no_row_of_a_scratch_file(scratch: Path, monkeypatch) -> None:
-    """Oracle: the eight rows of the paper's table; all suites but the demo and what extends it have
-    no new row.
+    """Oracle: by hand: of all suites, only the demo and the one that extends it have the new row.
+    The paper's main suite has the eight rows of its table.
     """
     for name in ("LIFELONG_DATA", "S2ORC", "OPENWEBTEXT"):
         monkeypatch.setenv(name, "/data")
@@ -68,8 +69,8 @@ def test_the_paper_s_suites_have_no_row_of_a_scratch_file(scratch: Path, monkeyp
 
 
 def test_any_method_can_be_a_row_of_any_suite(scratch: Path) -> None:
-    """Oracle: the method's title and defaults, after the rows of the suite, whose places, and so
-    colours, stay; an option of the command line is the row's.
+    """Oracle: by hand: the new row has the method's title, and comes after the suite's rows, which
+    keep their places and so their colours. An option of the command line applies to it.
     """
     suite = load_suite("ewc_lambda", {"options.l2_sp.strength": 0.5})
     rows = methods.list_rows(suite, ("naive", "l2_sp"))
@@ -102,7 +103,7 @@ def test_a_misspelt_method_is_told_what_is_near(scratch: Path, command: list[str
 
 @pytest.mark.parametrize("command", [["status", "demo"], ["check", "half"]], ids=" ".join)
 def test_a_file_that_is_no_python_is_named(scratch: Path, command: list[str], capsys) -> None:
-    """Oracle: the file and the line by hand; suites that name their methods are as before."""
+    """Oracle: by hand: the file and its line. Suites that name their methods keep their rows."""
     (scratch / "half.py").write_text("\ndef (\n")
     assert run_all.main(command) == 2
     assert "half.py:2: " in capsys.readouterr().err

@@ -1,6 +1,4 @@
-"""Similarity of a stream's models: ARS and attention, from numbers by hand to runs, records and
-figures.
-"""
+"""Similarity of a stream's models: ARS and attention, in runs, records and figures."""
 
 from __future__ import annotations
 
@@ -49,16 +47,16 @@ def config_of(method: str, architecture: str) -> RunConfig:
         "row_index": CHAINS.index(method),
         "suite": architecture,
     }
-    data = config.data.model_copy(
-        update={"max_valid_bytes": 300}
-    )  # one batch of the first domain's rows
+    # one batch of the first domain's rows
+    data = config.data.model_copy(update={"max_valid_bytes": 300})
     return config.model_copy(update={"model": model, "data": data, **row})
 
 
 @pytest.fixture(scope="module", params=["gpt", "bert"])
 def runs(request, tiny) -> dict[str, Run]:
-    """One run of each method, measured; of BERT only those whose models read each domain in another
-    way.
+    """One measured run of each method.
+
+    With BERT only of methods whose models read each domain in another way.
     """
     made = {}
     for method in CHAINS if request.param == "gpt" else ("elle", "pnn"):
@@ -71,7 +69,7 @@ def runs(request, tiny) -> dict[str, Run]:
 
 
 def lines(run: Run, kind: str) -> list[Any]:
-    """The record of each stage, None where there is none."""
+    """The record of each stage, None if it has none."""
     recorded: list[Any] = []
     for key in run.keys:
         path = run.store.measures_file(key)
@@ -82,9 +80,9 @@ def lines(run: Run, kind: str) -> list[Any]:
 
 
 def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
-    """Oracle: probabilities in float64, of models as they lie in their folders, asked as evaluation
-    does with D_j's index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest.
-    The text has fewer than 32 rows: all are read.
+    """Oracle: a plain loop over probabilities in float64, of the saved models, which read domain j
+    as in evaluation: ELLE with its prompt, PNN and LoRA with its column or adapters, or the newest.
+    The text has fewer than 32 rows, so all are read.
     """
     for method in set(runs) - {"scratch"}:
         run = runs[method]
@@ -118,7 +116,7 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
     [(33, 32, 32), (5, 32, 5), (64, 32, 32), (63, 32, 32), (100, 7, 7)],
 )
 def test_as_many_rows_are_read_as_are_asked_for(there: int, asked: int, taken: int) -> None:
-    """Oracle: the number by hand. Evenly: gaps between neighbours differ by one at most."""
+    """Oracle: by hand: the number of rows. They are evenly spread: gaps differ by one at most."""
     stream = SimpleNamespace(
         valid_blocks=[there], read_validation_blocks=lambda _domain, blocks, _rows: iter(blocks)
     )
@@ -129,8 +127,8 @@ def test_as_many_rows_are_read_as_are_asked_for(there: int, asked: int, taken: i
 
 
 def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:
-    """Oracle: what the methods are: From scratch trains its last model alone; PNN and LoRA keep M1
-    for its domain.
+    """Oracle: by hand: From scratch trains only the last model, PNN and LoRA keep M1 for its
+    domain.
     """
     for kind in ("similarity", "attention") if "scratch" in runs else ():
         _, second, third = lines(runs["scratch"], kind)
@@ -199,8 +197,8 @@ def suite(tmp_path) -> suite_folder.SuiteFolder:
 
 
 def test_a_run_measures_what_its_tables_need(suite: suite_folder.SuiteFolder) -> None:
-    """Oracle: two models of Naive and two of ELLE, of which the second ones have an ancestor; two
-    reports are equal.
+    """Oracle: by hand: two models of Naive and two of ELLE, of which each second one has an
+    ancestor. A second run changes no record and no figure.
     """
     small = ["--set", "budget.amount=3"]
     assert suite.call("run", *small, "--set", 'tables=["main_pretraining"]') == 0

@@ -1,6 +1,4 @@
-"""What a stage leaves to the next one, and to itself: files that are gone, or are another's, are
-refused.
-"""
+"""Files that a stage leaves: the next stage refuses damaged ones, and weights have a hash."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tests.support.record_lines import read_lines
 
 @dataclass
 class Remembers(LifelongMethod):
-    """It keeps what it has learned of each stage, as EWC does."""
+    """Keeps the numbers of its stages, as EWC keeps what it has learned of each."""
 
     state = ("known",)
     known: list[int] = field(default_factory=list, init=False)
@@ -33,7 +31,7 @@ class Remembers(LifelongMethod):
 
 @dataclass
 class CarriesOn(Remembers):
-    """Its Adam goes on with the moments of the stage before."""
+    """Continues with the previous stage's state of the optimizer."""
 
     def phases(self, stage):
         return [Phase("adapt", 1.0, optimizer="carry")]
@@ -46,8 +44,8 @@ class CarriesOn(Remembers):
 def test_no_stage_begins_without_what_its_method_knew(
     method: type[Remembers], file: str, tiny_folder: Path
 ) -> None:
-    """Oracle: the file, put back: with it the same run goes on; without it or with half of it
-    nothing is trained.
+    """Oracle: by hand: without the file, or with half of it, nothing is trained. Once the file is
+    restored, the same run continues.
     """
     tiny = TinyRuns("remembers", lambda name, options: method(), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
@@ -65,9 +63,7 @@ def test_no_stage_begins_without_what_its_method_knew(
 
 
 def test_a_finished_stage_has_a_hash_of_its_weights(tiny_folder) -> None:
-    """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number
-    changes it.
-    """
+    """Oracle: the hash of the model in its folder. One changed bit of one number changes it."""
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)

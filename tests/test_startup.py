@@ -1,5 +1,5 @@
-"""What commands import before they answer. Oracle: the rule that whoever only asks waits for
-nothing that computes.
+"""What commands import before they answer. Oracle: the rule that a command which only asks imports
+no package that computes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPUTES = {
 
 
 def heavy(code: str, *arguments: str) -> set[str]:
-    """What of COMPUTES a fresh interpreter has imported after this code."""
+    """The packages of COMPUTES that a fresh interpreter has imported after running this code."""
     code += "\nimport sys; print('\\n', *sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True
@@ -52,8 +52,8 @@ def test_help_imports_no_settings() -> None:
 
 
 def test_a_python_without_packages_is_told_which_has_them(tmp_path) -> None:
-    """Oracle: Python's -S, which leaves installed packages out, in a copy that nobody installed:
-    one line.
+    """Oracle: by hand: Python's -S leaves installed packages out. In a copy that nobody installed,
+    the error is one line.
     """
     shutil.copytree(ROOT / "benchmark", tmp_path / "benchmark")
     shutil.copy(ROOT / "run_all.py", tmp_path)
@@ -67,8 +67,9 @@ def test_a_python_without_packages_is_told_which_has_them(tmp_path) -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> SuiteFolder:
-    """Two runs are trained and share a stage, one is not; the text is tokenised, so that real keys
-    are needed.
+    """Three runs, of which two are trained and share a stage.
+
+    The text is tokenised, so that real keys are needed.
     """
     folder = tmp_path_factory.mktemp("startup")
     write_texts(folder)
@@ -93,7 +94,7 @@ def test_methods_import_nothing_before_they_compute() -> None:
     assert not heavy("import methods\nfor name in methods.list_names(): methods.find(name)")
 
 
-_counts: list[Counter[Path]] = []  # of tests under way: an audit hook stays for good
+_counts: list[Counter[Path]] = []  # of running tests: an audit hook cannot be removed
 
 
 def _count(event: str, arguments: tuple[object, ...]) -> None:
@@ -107,7 +108,7 @@ sys.addaudithook(_count)
 
 @pytest.fixture
 def opened() -> Iterator[Counter[Path]]:
-    """How often each file is opened during the test, in whichever way."""
+    """How often each file is opened during the test, by whatever function."""
     _counts.append(Counter())
     yield _counts[-1]
     _counts.pop()
@@ -122,6 +123,6 @@ def assert_opened_once(opened: Counter[Path], tiny: SuiteFolder, files: int) -> 
 def test_each_file_of_records_is_opened_once(
     tiny: SuiteFolder, command: list[str], opened: Counter[Path]
 ) -> None:
-    """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
+    """Oracle: a count of the calls that open a file. A shared stage's file is opened once, too."""
     assert tiny.call(*command) == 0
     assert_opened_once(opened, tiny, files=5)

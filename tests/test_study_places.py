@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_a_study_without_records_is_not_verified(has_folder: bool, tmp_path: Path) -> None:
-    """By hand: where there is no archive nothing holds, with an empty report or none."""
+    """By hand: without an archive there is nothing to verify, even if a folder `records` exists."""
     tiny_suite.write(tmp_path).rename(tmp_path / "tiny.toml")
     if has_folder:
         (tmp_path / "records").mkdir()
@@ -36,7 +36,7 @@ def test_a_study_without_records_is_not_verified(has_folder: bool, tmp_path: Pat
 
 
 def test_a_copy_of_the_demo_is_verified_wherever_it_lies(tmp_path: Path, capsys) -> None:
-    """Oracle: the study in the project, whose files these are."""
+    """Oracle: the study in the project, of which this is a copy."""
     copy = tmp_path / "somewhere" / "mine"
     shutil.copytree(ROOT / "results" / "demo", copy)
     assert run_all.main(["verify", str(copy)]) == 0
@@ -45,7 +45,7 @@ def test_a_copy_of_the_demo_is_verified_wherever_it_lies(tmp_path: Path, capsys)
 
 @pytest.mark.parametrize("place", [shutil.copy, shutil.move])
 def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None:
-    """By hand: a file with a run is its own where it has its name, with or without another."""
+    """By hand: a run's file under another name is refused, with or without the file itself."""
     synthetic.write(tmp_path, "demo", seeds=1)
     runs = load_runs(tmp_path, "demo")
     side = Side("A", {"demo": runs})
@@ -59,7 +59,7 @@ def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None
 @pytest.mark.parametrize("place", [shutil.copy, shutil.move])
 @pytest.mark.parametrize("command", ["status", "run --dry-run", "report", "collect"])
 def test_each_command_says_so(place, command: str, tmp_path: Path, capsys) -> None:
-    """By hand: what one command takes for a copy, others do not take for a run without records."""
+    """By hand: every command refuses the copy, and none takes the run for one without records."""
     suite = tiny_suite.write(tmp_path)
     [config, *_] = methods.list_runs(load_suite(str(suite)))
     folder = tmp_path / "runs" / "suites" / "tiny"

@@ -1,5 +1,5 @@
-"""Text that is not all there: a link that leads out of a package, a network that fails in the
-middle of a data set.
+"""Text that ends too early or is misread: a network that fails in the middle of a data set, and a
+domain called NA in a CSV file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 
 class NetworkError(Exception):
-    """No OSError, as those of httpx and aiohttp are none."""
+    """An error that is no OSError, such as httpx and aiohttp raise."""
 
 
 class Rows(list):
-    """Two rows of a data set, and no more."""
+    """Two rows of a data set, and then the network fails."""
 
     features: ClassVar[dict[str, object]] = {}
 
@@ -45,8 +45,8 @@ class Rows(list):
 def test_a_network_that_fails_in_the_middle_names_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand: both rows come, then an error with the data set and the network's words; a field
-    that lacks is named.
+    """By hand: both rows come, then an error with the data set's name and the network's message. A
+    missing field is named, too.
     """
     monkeypatch.setitem(sys.modules, "datasets", stand_in(lambda *_, **__: Rows()))
     domain = Domain(name="hub", datasets=(HubDataset(path="some/where"),))

@@ -35,8 +35,9 @@ def search(
 
 
 def test_all_rows_get_as_many_on_the_first_domains() -> None:
-    """Oracle: the rule: five different ones, the row's own first; the same sample when asked again;
-    one seed; two domains with their own rungs and settings, no tasks, no later text.
+    """Oracle: the rule: each row has five different trials, its own configuration first, and the
+    same ones when asked again. They have one seed, two domains with their sizes, and no tasks or
+    probes.
     """
     suite = load_suite("demo", {"methods": ["baselines", "controls"], "seeds": [3, 4]})
     whole, searching = {row.name: row for row in methods.list_rows(suite)}, search(suite)
@@ -54,7 +55,7 @@ def test_all_rows_get_as_many_on_the_first_domains() -> None:
 
 
 def test_a_search_may_be_on_more_domains() -> None:
-    """Oracle: the demo's first four domains and sizes; its tables say how many there were."""
+    """Oracle: the demo's first four domains and sizes. The tuned suite says how many there were."""
     suite = load_suite("demo", {"methods": ["er"]})
     searching = search(suite, domain_count=4)
     [first, *_] = methods.list_runs(load_suite("demo"))
@@ -74,8 +75,8 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> None:
-    """Oracle: the paper's average perplexity, worked out from the records of the last stage; the
-    trials as written.
+    """Oracle: the paper's average perplexity, computed by hand from the records of the last stage:
+    each tuned row is its trial with the lowest. The file of trials is what `make_search` gives.
     """
     tune = ["tune", str(suite), "--configurations", "2"]
     assert main(tune) == 0
@@ -103,7 +104,7 @@ def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> Non
 
 
 def test_a_row_that_no_configuration_trains_is_named() -> None:
-    """Oracle: trials of which all of ER failed."""
+    """Oracle: by hand: if all trials of ER failed, ER is named. If one did not, it is the best."""
     suite = load_suite("demo", {"methods": ["naive", "er"]})
     searching = search(suite, 2)
     perplexities = {"Naive 0": 30.0, "Naive 1": 20.0, "ER 0": math.inf, "ER 1": math.inf}
@@ -117,7 +118,7 @@ def test_a_row_that_no_configuration_trains_is_named() -> None:
 
 
 def test_a_rate_is_scaled_in_every_stage() -> None:
-    """Oracle: by hand: a search sees the first two of five rates."""
+    """Oracle: by hand: the search has two of five rates. The best factor then scales all five."""
     suite = load_suite("demo", {"methods": ["naive"], RATE: [1e-3, 2e-3, 3e-3, 4e-3, 5e-3]})
     searching = search(suite, 2)
     perplexities = dict(zip([row.name for row in searching.rows], (2.0, 1.0), strict=True))
@@ -130,8 +131,8 @@ def test_a_rate_is_scaled_in_every_stage() -> None:
 
 
 def test_what_a_suite_says_is_said_in_its_search_and_its_tuned_suite(suite: Path) -> None:
-    """Oracle: the rows of the suite itself. It says what the optimizer would not choose; and it
-    says nothing of what the optimizer does choose.
+    """Oracle: the settings of the suite's own runs, with settings that the optimizer would not
+    choose, and without any, so that the optimizer chooses.
     """
     for said in ({"training.fused_maps": "whole", "training.decay": "all"}, {}):
         whole = load_suite(str(suite), {"training.optimizer": "muon", **said})
@@ -149,7 +150,7 @@ def test_what_a_suite_says_is_said_in_its_search_and_its_tuned_suite(suite: Path
 
 
 def test_twelve_configurations_are_twelve_rates_where_there_are_no_options() -> None:
-    """Oracle: by hand: the twelve differ, and lie on a grid of half powers of two up to 8."""
+    """Oracle: by hand: the twelve factors differ, and are powers of sqrt(2) from 1/8 to 8."""
     suite = load_suite("demo", {"methods": ["naive"], RATE: 1e-3})
     searching = search(suite, 12)
     rates = [row.set.get(RATE, 1e-3) for row in searching.rows]

@@ -1,5 +1,5 @@
-"""Tasks of lm-evaluation-harness on our models, without a Hub. Oracle throughout: transformers
-alone, on exports.
+"""Tasks of lm-evaluation-harness on our models, without a Hub. Oracle of all likelihoods:
+transformers alone, on exported models.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 def write_questions(folder: Path) -> str:
-    """Files of the task of lm-evaluation-harness in the docs, beside a suite in a folder, and its
-    section there.
-    """
+    """Write the files of the task in docs/tasks.md, and return the section for a suite there."""
     [task] = re.findall(
         r"```yaml\n(.*?)```",
         (Path(__file__).parents[1] / "docs" / "tasks.md").read_text(),
@@ -55,8 +53,9 @@ def write_questions(folder: Path) -> str:
 
 
 def likelihood(model, tokenizer, context: str, continuation: str) -> float:
-    """Of the tokens after the context, each given all before it; an export's tokenizer adds `<s>`
-    and the prompt.
+    """The log-likelihood of the tokens after the context, each given all before it.
+
+    An export's tokenizer adds `<s>` and the prompt.
     """
     ids, before = (
         tokenizer(context + continuation)["input_ids"],
@@ -100,8 +99,8 @@ def trained(place: Path) -> Path:
 def test_each_model_has_the_scores_that_transformers_computes(
     place: Path, monkeypatch, capsys
 ) -> None:
-    """They are in records and table, status counts them, and nothing is asked twice; changed
-    questions are others.
+    """Scores are in records and table, `status` counts them, and no question is asked twice. A
+    changed file of questions needs new scores.
     """
     monkeypatch.setenv("HF_DATASETS_CACHE", str(place / "cache"))
     assert call(place, "run", "--parallel", "1") == 0
@@ -135,7 +134,7 @@ def test_each_model_has_the_scores_that_transformers_computes(
     assert {
         path: path.read_bytes() for path in before
     } == before and "4 of 4 scores" in capsys.readouterr().out
-    with monkeypatch.context() as patched:  # who only renders does not need the harness
+    with monkeypatch.context() as patched:  # rendering a report does not need the harness
         patched.setattr("importlib.util.find_spec", lambda name: None)
         patched.setitem(sys.modules, "lm_eval", None)
         assert call(place, "run") == 0
@@ -145,7 +144,7 @@ def test_each_model_has_the_scores_that_transformers_computes(
 
 
 def test_a_whole_text_is_as_likely_as_its_tokens(trained: Path) -> None:
-    """Also one that nothing precedes, whose first token is predicted from where the text begins."""
+    """Rolling, or after an empty context: its first token is predicted from `<s>` and prompt."""
     run = load_runs(trained / "runs", "tiny")[1]
     stage = trained / "runs" / "stages" / run.line.stages[1]
     model = load(stage / "model").eval()
@@ -162,7 +161,7 @@ def test_a_whole_text_is_as_likely_as_its_tokens(trained: Path) -> None:
 
 
 def test_a_question_longer_than_a_row_keeps_what_stands_before_it(trained: Path) -> None:
-    """A model with a prompt, asked by us, and its export by lm-evaluation-harness' own class.
+    """A model with a prompt is asked by our class, and its export by lm-evaluation-harness' own.
 
     Oracle: transformers on the tokens that docs/tasks.md says each of the two keeps.
     """
@@ -200,7 +199,7 @@ def test_a_question_longer_than_a_row_keeps_what_stands_before_it(trained: Path)
 
 
 def test_a_folder_of_tasks_may_run_code(trained: Path, tmp_path: Path) -> None:
-    """Oracle: a file that the folder's own Python writes while its question is read."""
+    """Oracle: a file that the folder's own Python writes when the task is read."""
     folder = tmp_path / "given"
     folder.mkdir()
     (folder / "own.py").write_text(
@@ -220,8 +219,8 @@ def test_a_folder_of_tasks_may_run_code(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_task_that_nobody_knows_is_named(place: Path, monkeypatch, capsys) -> None:
-    """Oracle: the place and the cure; other runs and the report go on. The library takes half a
-    minute to go through its own tasks, so it has none here.
+    """Oracle: by hand: `run` fails, and `status` names the task. The library takes half a minute to
+    go through its own tasks, so it has none here.
     """
     monkeypatch.setattr(
         harness,
@@ -239,7 +238,7 @@ def test_a_task_that_nobody_knows_is_named(place: Path, monkeypatch, capsys) -> 
 def test_what_cannot_be_asked_is_refused_before_training(
     missing: bool, place: Path, monkeypatch, capsys
 ) -> None:
-    """Oracle: the cure in one line, the status of a user's mistake, and a folder without a run."""
+    """Oracle: by hand: the cure in one line, exit status 2 (a user's mistake), and no records."""
     if missing:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     masked = [] if missing else ["--set", "model.architecture=bert"]
