@@ -1,7 +1,6 @@
-"""A short demo suite through a throw-away Slurm cluster, with a preemption on the way: `make
-slurm-demo`, minutes.
+"""A short demo suite on a throw-away Slurm cluster, with a preemption: `make slurm-demo`, minutes.
 
-All runs are one job, which trains two at a time. What is said is what one reads: the rest is in the
+All runs are one job, which trains two at a time. It prints what a user reads. The rest is in the
 logs.
 """
 
@@ -36,7 +35,10 @@ SHORT = {
 
 
 def run_all(command: str, *more: str) -> list[str]:
-    """What a command says. The script's own arguments go to each, e.g. --set budget.amount=3."""
+    """The lines that a command prints.
+
+    It is also given this script's own arguments, e.g. --set budget.amount=3.
+    """
     settings = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
     arguments = [
         sys.executable,
@@ -60,14 +62,14 @@ def say(*lines: str) -> None:
 
 
 def job() -> Job | None:
-    """The job that trains, once one of its runs says how far it is."""
+    """The job that trains, once `status` shows the speed of one of its runs."""
     jobs = slurm.list_jobs(load_suite("demo"), Store(RUNS)) if RUNS.exists() else []
     trains = [job for job in jobs if job.kind == "train" and job.state == "running"]
     return trains[0] if trains and any("tokens/s" in line for line in run_all("status")) else None
 
 
 def recorded() -> int:
-    """Bytes of records, which grow as long as something goes on, however slowly."""
+    """Bytes of records, which grow as long as anything makes progress, however slowly."""
     return sum(path.stat().st_size for path in RUNS.rglob("*.jsonl"))
 
 
@@ -81,7 +83,7 @@ def main() -> None:
     ):
         say("$ run_all.py run demo --executor slurm   (short budgets, all runs in one job)")
         say(*run_all("run", "--executor", "slurm", "--out", str(OUT)))
-        jobs: list[Job] = []  # that train; between two stages none says how far it is
+        jobs: list[Job] = []  # that train. Between two stages no speed is shown
 
         def has_begun() -> bool:
             trains = job()
