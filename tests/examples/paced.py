@@ -1,7 +1,7 @@
-"""A method for tests of launching: training that a file can slow, trip or kill in its second stage.
+"""A method for tests of launching: a file can slow its second stage down, make it fail, or kill it.
 
-The tests put it among the methods of a copy of the code. The weights are those of the method
-without it.
+The tests copy the code and put this file among the methods of the copy. The weights equal those of
+the method without the mixin `Paced`.
 """
 
 import os
@@ -18,12 +18,12 @@ from benchmark.training.method import LifelongMethod, Stage
 
 
 class Paced:
-    """What it adds to a method. Each call of the loss in the second stage also adds a byte to
-    `log`.
+    """A mixin: after the first stage, each call of the loss obeys the file `gate`, then adds a byte
+    to `log`.
     """
 
     group = "controls"
-    gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it nothing is special
+    gate: str  # a file with "slow", "slow SECONDS", "trip RANK" or "die". It may be missing
     log: str  # a file
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:

@@ -1,10 +1,10 @@
-"""`python` as a folder's own program, forked from a process that has imported torch: what that
-takes is paid once.
+"""A `python` program for a folder. It forks from a process that has imported torch, so that the
+import is paid once.
 
-Started as `python forked_python.py SOCKET CORE`, this file serves the `python` that `install`
-writes. It imports no code of the project: a fork finds that in the folder of its script. As a
-container's client does, the program passes on its signals, and its work dies with it. Nothing can
-suspend the work.
+Started as `python forked_python.py SOCKET CORE`, this file is the server of the program that
+`install` writes. The server imports no code of the project: each fork imports it from the folder of
+its script. Like a container's client, the program passes signals on, and its work is killed if the
+program ends. If the program is suspended, its work runs on.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ with socket.socket(socket.AF_UNIX) as server:
         os.kill(os.getpid(), -status)
     sys.exit(status)
 """
-LOOK = 5.0  # seconds between two looks whether anybody still wants the server
+LOOK = 5.0  # seconds between two checks that the parent still lives
 PATIENCE = 300.0  # seconds for the imports, on a busy machine
 
 
 @contextlib.contextmanager
 def serve(core: str = "") -> Iterator[str]:
-    """The address of a server, which ends with the context. Its forks keep to the core, if any."""
+    """Yield a server's address. The server ends with the context. Forks run on `core`, if given."""
     folder = tempfile.mkdtemp(dir="/tmp")  # the address of a socket has a hundred bytes at most
     address = f"{folder}/python"
     server = subprocess.Popen([sys.executable, __file__, address, core])
@@ -105,7 +105,7 @@ def serve(core: str = "") -> Iterator[str]:
 
 
 def install(address: str, file: Path) -> None:
-    """Write a program that runs a script or module as `python` does, by this server."""
+    """Write a program that runs a script or module as `python` does, in a fork of this server."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(CLIENT.format(python=sys.executable, address=address))
     file.chmod(0o755)
@@ -116,7 +116,7 @@ def answer(address: str, core: str) -> int:
     parent = os.getppid()
     for name in IMPORTED:
         importlib.import_module(name)
-    gc.freeze()  # else each fork's collections would copy all pages
+    gc.freeze()  # otherwise garbage collection in a fork would copy all pages
     if core:
         os.sched_setaffinity(0, [int(core)])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
@@ -176,7 +176,7 @@ def become_python(
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
         os.close(descriptor)
-    # what it was may be a file, and can be written at any place
+    # the server's own output may be a seekable file, and the new one a pipe, or the reverse
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
     if "-u" in arguments[:1]:
@@ -201,7 +201,7 @@ def become_python(
         run = functools.partial(runpy.run_path, arguments[0])
     sys.argv = arguments
     status = run_main(run)
-    # as the interpreter ends, but without seconds in which it frees all that was imported
+    # end as the interpreter does, but do not free all imported modules, which takes seconds
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -210,12 +210,12 @@ def become_python(
 
 
 def run_text(text: str, run_name: str) -> None:
-    """Run a program that stood on a command line."""
+    """Run the program text of `python -c`."""
     exec(text, {"__name__": run_name})
 
 
 def run_main(run: Callable[..., Any]) -> int:
-    """The exit status of what runs as the main program."""
+    """Call `run` as the main program and return its exit status."""
     try:
         run(run_name="__main__")
     except SystemExit as end:

@@ -1,9 +1,10 @@
-"""A device that is none, for tests without a GPU: which tensors are where, and what a step would
+"""A simulated device for tests without a GPU. It shows where tensors are, and what a step would
 wait for.
 
-Its tensors live in main memory and may meet no others, and what a GPU would wait for is counted.
-torch's accelerator API is told of it as of any maker's device, so the project runs on it as it
-would on a GPU. `register` changes the whole process: it is called in one of its own.
+Its tensors live in main memory. An operator that mixes them with CPU tensors fails, and operations
+that wait for a GPU are counted. The device is registered with torch's accelerator API like any
+vendor's device, so the project uses it as it would use a GPU. `register` changes the whole process,
+so it is called in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "other"
 DEVICE = torch.device("cpu")  # until it is registered
-# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its
-# queue
+# by the thread's name and what was done. "scalars": numbers read from the device. "in", "out":
+# tensors copied to and from it. "waits": calls that wait for its queue
 COUNTS: Counter[tuple[str, str]] = Counter()
 ATEN = torch.ops.aten
-# what makes a tensor from nothing calls one of these
+# every function that creates a tensor calls one of these
 FACTORIES = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step")
 INDEXING = (
     ATEN.index.Tensor,
     ATEN.index_put_.default,
-)  # with indices from main memory, as on every device
+)  # their indices may be in main memory, as on every device
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 
@@ -39,7 +40,7 @@ def count(what: str) -> None:
 
 
 class OtherTensor(torch.Tensor):
-    """A tensor of the device; `held` is the same in main memory."""
+    """A tensor on the device. `held` is the CPU tensor with its values."""
 
     held: Tensor
 
@@ -61,7 +62,7 @@ class OtherTensor(torch.Tensor):
         return self.held.tolist()
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Where it lies, for those who look which tensors share memory before they save."""
+        """The storage of `held`, because code that saves checks which tensors share memory."""
         return self.held.untyped_storage()
 
     @classmethod
@@ -72,8 +73,8 @@ class OtherTensor(torch.Tensor):
 
 
 def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
-    """Compute in main memory what is asked of the device. Raises TypeError for tensors of both in
-    one operator.
+    """Compute an operator in main memory, and count copies and scalars. Raises TypeError if it
+    mixes tensors of the device and of main memory.
     """
     given: list[Tensor] = []
     tree_map_only(Tensor, given.append, (args, kwargs))
@@ -116,7 +117,7 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 class Backend:
-    """What torch asks of a device's module; below, what has one answer."""
+    """What torch calls in a device's module. ANSWERS below adds those that return a constant."""
 
     @staticmethod
     def get_rng_state(device: Any = None) -> Tensor:
@@ -148,20 +149,20 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(NAME, Backend)
     DEVICE = torch.device(NAME, 0)
     torch.accelerator.synchronize = Backend.synchronize
-    Tensor.pin_memory = Tensor.clone  # type: ignore[assignment]  # torch pins memory for devices in C++ alone
+    Tensor.pin_memory = Tensor.clone  # type: ignore[assignment]  # torch pins memory only for devices in C++
     torch.autograd.set_multithreading_enabled(
         False
-    )  # a guard in Python cannot serve the engine's own threads
+    )  # a device guard in Python does not work in autograd's own threads
     torch.__future__.set_swap_module_params_on_conversion(
         True
-    )  # or a module's way there would untie tied weights
+    )  # otherwise moving a module to the device would untie tied weights
     for name in FACTORIES:
         LIBRARY.impl(
             name, functools.partial(_made, getattr(ATEN, name.partition(".")[0])), "PrivateUse1"
         )
     LIBRARY.impl(
         "_copy_from", _copied, "PrivateUse1"
-    )  # what torch.tensor(numbers, device=...) ends with
+    )  # the last operator of torch.tensor(numbers, device=...)
     return DEVICE
 
 

@@ -1,4 +1,4 @@
-"""Models with tokenizers of their own, as they are published, and runs that begin with them."""
+"""Tiny models with their own tokenizers, like published models, and runs that start from them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from benchmark.settings.suite import Model, RunConfig
 
 
 def save_tokenizer(folder: Path, special: dict[str, str], kind: str = "gpt") -> Tokenizer:
-    """A byte-level BPE of a page of Python: GPT-2's one special token comes last, RoBERTa's five
-    come first and last.
+    """Save a byte-level BPE that is trained on a page of Python, and return it. GPT-2's only
+    special token has the last id, RoBERTa's five have the first four ids and the last.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -40,9 +40,7 @@ def save_tokenizer(folder: Path, special: dict[str, str], kind: str = "gpt") -> 
 
 
 def published(folder: Path, kind: str, **config: Any) -> Path:
-    """A model with a tokenizer of its own: GPT-2's one special token comes last, RoBERTa's five
-    come first and last.
-    """
+    """Save a tiny GPT-2 or RoBERTa with a tokenizer from `save_tokenizer`. Returns the folder."""
     torch.manual_seed(0)
     special = {
         "gpt": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
@@ -54,7 +52,7 @@ def published(folder: Path, kind: str, **config: Any) -> Path:
         },
     }[kind]
     bpe = save_tokenizer(folder, special, kind)
-    rows = bpe.get_vocab_size() + 7  # published models have rows that no token uses
+    rows = bpe.get_vocab_size() + 7  # published embeddings have rows that no token uses
     if kind == "gpt":
         end = bpe.token_to_id("<|endoftext|>")
         sizes = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 40}

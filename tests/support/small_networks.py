@@ -29,7 +29,7 @@ RMS_FAMILIES = (
     "olmo3",
     "gemma3_text",
 )
-MODULES = {"gemma3_text": "gemma3"}  # of transformers, where they are not called as the family
+MODULES = {"gemma3_text": "gemma3"}  # transformers' modules whose name is not the family's
 CAUSAL, PRE_NORM = FAMILIES[:2], FAMILIES[:4]
 TOKENS = torch.randint(4, 23, (6, 9), generator=torch.Generator().manual_seed(5))
 
@@ -45,9 +45,9 @@ def network(
     """A network with heads of size 4 in float64, in evaluation mode, with no parameter left at its
     initial value.
 
-    Those with RMSNorm have two query heads for each key head, Qwen3's and Gemma 3's heads have size
-    6. SmolLM3's last layer has no rotations. OLMo 3 and Gemma 3 have a window in all layers but the
-    last.
+    Networks with RMSNorm have two query heads per key head. Heads of Qwen3 and Gemma 3 have size 6.
+    SmolLM3's last layer has no rotary positions. OLMo 3 and Gemma 3 have sliding-window attention
+    in all layers but the last.
     """
     settings: dict[str, Any] = {
         "vocab_size": 23,
@@ -109,7 +109,7 @@ def network(
 
 
 def make_layer_settings(family: str, layers: int) -> dict[str, Any]:
-    """What is special about heads and layers of a family with RMSNorm."""
+    """Settings of heads and layers that only some families with RMSNorm need."""
     settings: dict[str, Any] = {}
     if family in ("qwen3", "gemma3_text"):
         settings |= {"head_dim": 6}
@@ -123,9 +123,7 @@ def make_layer_settings(family: str, layers: int) -> dict[str, Any]:
 
 @contextmanager
 def exact_norms() -> Iterator[None]:
-    """Transformers' RMSNorms compute in single precision, whatever the network; here in the
-    network's own.
-    """
+    """Let transformers' RMSNorms compute in the network's dtype, not always in single precision."""
 
     def forward(self: Any, hidden: Tensor) -> Tensor:
         return nn.functional.rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)
@@ -154,14 +152,14 @@ def exact_norms() -> Iterator[None]:
 
 
 def equal_gains(model: Any) -> None:
-    """Make the mean of a LayerNorm's output the same for all tokens."""
+    """Make gains equal, so that the mean of a LayerNorm's output is the same for all tokens."""
     for module in model.base_model.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.constant_(module.weight, 0.7)
 
 
 def difference(old: PreTrainedModel, new: PreTrainedModel) -> float:
-    """Largest difference of the logits, of which there is a spread of several units."""
+    """Largest difference of the logits, after a check that the old logits vary (std above 0.3)."""
     with torch.no_grad():
         before, after = old(TOKENS).logits, new(TOKENS).logits
     assert before.std() > 0.3

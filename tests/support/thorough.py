@@ -1,5 +1,5 @@
-"""How much the tests try: what tells most, or in `make test-thorough` everything, which takes
-hours.
+"""How many cases the tests try: the most informative ones, or in `make test-thorough` all, which
+takes hours.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ THOROUGH = os.environ.get("THOROUGH") == "1"
 
 
 def one_in(every: int, cases: Iterable[T]) -> list[T]:
-    """Return one of so many cases, the first of them included; all in a thorough run."""
+    """Return every `every`-th case, from the first on. A thorough run returns all."""
     return [*cases][:: 1 if THOROUGH else every]
 
 
 def these_of(chosen: Iterable[str], names: Sequence[str]) -> list[str]:
-    """Return those of the names that are chosen; all in a thorough run. Raises ValueError if one is
-    no name.
+    """Return the chosen ones of `names`, in a thorough run all. Raises ValueError if a chosen name
+    is not in `names`.
     """
     some = set(chosen)
     if unknown := some - set(names):
@@ -32,9 +32,10 @@ def these_of(chosen: Iterable[str], names: Sequence[str]) -> list[str]:
 
 
 def program(*names: str, package: str) -> str:
-    """The path of the first of these that is installed; `package` is Debian's.
+    """Return the path of the first of these programs that is installed. `package` is its Debian
+    package.
 
-    Without it a test skips, but fails where all must run (`.ci/run` sets CI).
+    If none is installed, the test is skipped, or fails if all tests must run (`.ci/run` sets CI).
     """
     if path := next(filter(None, map(shutil.which, names)), None):
         return path

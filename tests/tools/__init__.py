@@ -1,3 +1,3 @@
-"""Scripts that are run by hand or by make: kills and faults, a Slurm cluster's too, its demo, and
-pages of the docs.
+"""Scripts that are run by hand or by make: random kills and faults, also on a Slurm cluster, a demo
+on such a cluster, checks of a GPU, and the speed of transformers' Trainer.
 """

@@ -1,4 +1,4 @@
-"""Tokens a second of transformers.Trainer, as its own users run it, on a model and text of this
+"""Tokens per second of transformers.Trainer, used as its users do, on a model and text of this
 project.
 """
 
@@ -29,7 +29,7 @@ WARM_UP = 3  # steps
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """`<s>` and so many tokens a row, as the project's own rows."""
+    """Rows of `<s>` and `length` tokens, like the project's own rows."""
 
     def __init__(self, tokens: NDArray[Any], length: int, first: int) -> None:
         self.length, self.first = length, first
@@ -63,10 +63,11 @@ class Watch(TrainerCallback):  # type: ignore[misc]
 def measure_trainer_speed(
     folder: Path, tokens: NDArray[Any], config: RunConfig, device: torch.device, seconds: float
 ) -> float:
-    """Trains a new model like the one in `folder`, on a device, for some seconds; its weights are
-    discarded.
+    """Return the tokens per second of training on `device` for some seconds. The model is new, like
+    the one in `folder`, and is discarded.
 
-    Where memory does not hold a batch, half as many rows a forward pass, twice as often.
+    If a batch does not fit in memory, it is split into twice as many forward passes of half as many
+    rows.
     """
     masked = config.model.architecture.startswith("bert")
     kind: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
