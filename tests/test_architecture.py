@@ -1,5 +1,7 @@
-"""The rooms, which of them may import which, and how long a file may be. Oracle: the tables below,
-as in CONTRIBUTING.md.
+"""The rooms, which of them may import which, and how long files and functions may be. Oracle: the
+tables below, as in CONTRIBUTING.md.
+
+A room is a part of the project: a package in `benchmark`, a package beside it, or `run_all`.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
     "run_all": {*FLOORS, "methods", "analysis", "paper_tables"},
 }
 MAY_IMPORT_MORE = {
-    # analysis works from records; only this looks into models
+    # analysis works from records, and only this module loads models
     "analysis.model_similarity": {*FLOORS[: FLOORS.index("benchmark.jobs")]},
-    # asks what identifies a run, and which scores are of it
+    # needs what identifies a run, and which scores belong to it
     "analysis.report": {"benchmark.training", "benchmark.downstream", "methods"},
 }
 ENTRANCE = (
     "benchmark",
     "run_all",
-)  # `import benchmark` in a notebook; no file of the package asks for it
+)  # benchmark/__init__.py may import run_all, for `import benchmark` in a notebook
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 LOOKS_INTO_MODELS = "analysis.model_similarity"
 WITHOUT_TORCH = (
@@ -48,13 +50,13 @@ WITHOUT_TORCH = (
     *("analysis.page", "analysis.report", "run_all"),
 )
 READS_A_CLOCK = {f"benchmark.training.{name}" for name in ("clock", "progress", "processes")}
-READS_A_CLOCK.add("benchmark.devices")  # which times bf16 on a CPU, where precision is "auto"
-MOST_NODES = 5_200  # syntax nodes of a file, a size that no layout changes
-MOST_LINES = 75  # of a function, which is read on one screen
+READS_A_CLOCK.add("benchmark.devices")  # which times bf16 on a CPU if precision is "auto"
+MOST_NODES = 5_200  # syntax nodes per file, a size that formatting does not change
+MOST_LINES = 75  # lines per function, so that it fits on one screen
 
 
 def room_of(module: str) -> str:
-    """The room that a module of the project is in, else nothing."""
+    """The room of a module, or an empty text for a module from outside the project."""
     top, _, rest = module.partition(".")
     if top != "benchmark":
         return top if top in MAY_IMPORT else ""
@@ -63,8 +65,8 @@ def room_of(module: str) -> str:
 
 
 def imported(module: str, for_types: bool = True) -> Iterator[str]:
-    """Every module that a file imports, at the top, in functions and for types; not those that it
-    names in a text.
+    """Yield each module that a file imports: at the top, in functions, and for types if
+    `for_types`. Imports in a string do not count.
     """
     left: list[ast.AST] = [TREES[module]]
     while left:
@@ -83,7 +85,7 @@ def imported(module: str, for_types: bool = True) -> Iterator[str]:
 
 @cache
 def arrows(for_types: bool = True) -> dict[str, set[str]]:
-    """Module of the project -> those that it imports."""
+    """Module of the project -> the project's modules that it imports."""
     inside = {
         module: {name for name in imported(module, for_types) if room_of(name)} - {module}
         for module in FILES
@@ -103,8 +105,8 @@ def test_imports_go_one_way(module: str) -> None:
 
 
 def test_no_two_files_import_each_other() -> None:
-    """Larger circles count; imports for types do not. Oracle: an order in which each comes after
-    its own.
+    """Oracle: an order in which each module comes after those that it imports. A cycle of any
+    length has no such order. Imports for types do not count.
     """
     left = dict(arrows(for_types=False))
     while ready := [module for module, names in left.items() if not names & left.keys()]:
@@ -114,8 +116,8 @@ def test_no_two_files_import_each_other() -> None:
 
 
 def test_every_package_is_installed() -> None:
-    """One that setup.cfg does not name is missing where the project is not run from its folder.
-    Oracle: the folders.
+    """Oracle: the folders with `__init__.py`. Outside the project's folder, Python does not find a
+    package that setup.cfg does not name.
     """
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
@@ -141,8 +143,8 @@ def test_files_and_functions_fit_on_few_screens() -> None:
 
 
 def test_the_step_is_read_at_a_glance() -> None:
-    """The loop, the warm-up and `speed` share it, so whoever compares methods reads it first.
-    Oracle: 30 lines of 100 columns.
+    """The loop, the warm-up and `speed` share `Stepper.step`, so whoever compares methods reads it
+    first. Oracle: 30 lines of 100 columns.
     """
     nodes = [
         node
@@ -157,8 +159,8 @@ def test_the_step_is_read_at_a_glance() -> None:
 
 
 def test_what_trains_reads_no_clock() -> None:
-    """The clock charges a budget, and nothing else may depend on how fast a machine is. Oracle: who
-    imports `time`.
+    """The clock charges a budget, and nothing else may depend on how fast a machine is. Oracle:
+    only READS_A_CLOCK may import `time` or `datetime`.
     """
     trains = ("methods", "benchmark.models", "benchmark.training")
     read = {
@@ -170,14 +172,14 @@ def test_what_trains_reads_no_clock() -> None:
 
 
 def test_only_its_executor_names_a_cluster() -> None:
-    """Oracle: the words of Slurm, in all files outside of its folder."""
+    """Oracle: no file outside Slurm's folder contains `slurm`, `scancel` or `squeue`."""
     for path in FILES.values():
         if "slurm" not in path.parts:
             assert not re.search(r"slurm|scancel|squeue", path.read_text(), re.I), path
 
 
 def test_no_test_file_imports_another() -> None:
-    """What tests share stands in tests/support. Programs that a test holds as text count."""
+    """Code that tests share belongs in tests/support. Programs in a test's strings count, too."""
     for path in (ROOT / "tests").rglob("*.py"):
         imports = re.findall(
             r"^ *(?:from|import) tests(?:\.| import )test_.*",

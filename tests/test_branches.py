@@ -1,4 +1,4 @@
-"""A branch that is evaluated and saved, beside the trained model that the next stage takes."""
+"""A branch is evaluated and saved. The next stage continues from the model before the branch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONSTANT = Schedule((Piece(1.0, 1.0),), begin=1.0)
 
 @dataclass
 class Branches(LifelongMethod):
-    """Anneals a branch at the end of each stage, or only trains as long as before the branch."""
+    """Anneals a branch at the end of each stage. With `branch=False` it stops before the branch."""
 
     branch: bool = True
 
@@ -32,8 +32,8 @@ class Branches(LifelongMethod):
 
 
 def test_the_next_stage_goes_on_from_before_the_branch(tiny_folder) -> None:
-    """Oracle: a method without the branch, in 6 of 10 steps a stage: weights and moments, bit for
-    bit; the branch itself is another model.
+    """Oracle: a method without the branch that trains 6 instead of 10 steps per stage has the same
+    weights and moments, bit for bit. The branch itself is another model.
     """
     tiny = TinyRuns("branches", lambda name, options: Branches(), tiny_folder)
     branched = tiny.make_run(tiny.make_config(), "undisturbed-gpt")

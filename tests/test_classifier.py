@@ -46,8 +46,8 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
-    """Oracle: the layout by hand, from the tokenizer's own ids; the prompt is the row of its
-    domain.
+    """Oracle: the layout by hand, with the tokenizer's own ids. A prompt's id is the size of the
+    vocabulary plus the index of the domain.
     """
     checkpoint = SavedModel(folders["gpt"])
     bpe = tokenizer()
@@ -68,7 +68,7 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
 
 
 def test_special_tokens_in_a_text_are_text(folders):
-    """Oracle: what a text says of padding must not become padding."""
+    """Oracle: ids 0 to 3 are special tokens, and `<pad>` in a text must not become one."""
     checkpoint = SavedModel(folders["gpt"])
     data = TaskData(
         TASK,
@@ -80,7 +80,7 @@ def test_special_tokens_in_a_text_are_text(folders):
 
 
 def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
-    """Oracle: by hand; with prompt and separators a row is just as long as the model's."""
+    """Oracle: by hand. With prompt and separators, a cut row has exactly the model's length."""
     assert truncate([[1, 2, 3, 4]], 3) == [[1, 2, 3]]
     assert truncate([[1, 2, 3, 4], [5]], 3) == [[1, 2], [5]]
     assert truncate([[1], [5, 6, 7]], 3) == [[1], [5, 6]]
@@ -98,8 +98,8 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
 
 
 def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
-    """Oracle: over seeds each other domain comes up, the right one never; the same seed gives the
-    same one.
+    """Oracle: over 30 seeds each other domain is drawn, and the right one never. The same seed
+    always draws the same domain.
     """
     drawn = [draw_wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     assert set(drawn) == {"one", "three"}
@@ -123,7 +123,7 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders):
 
 
 def test_mean_embeddings_leave_out_the_start_of_a_row(folders):
-    """Oracle: the embedding table, by hand."""
+    """Oracle: means over rows of the embedding table, by hand."""
     model = load(folders["gpt"])
     table = model.network.get_input_embeddings().weight.detach().double().numpy()
     means = average_embeddings(model, [[BOS, 4, 5, 5], [6]])
@@ -131,8 +131,9 @@ def test_mean_embeddings_leave_out_the_start_of_a_row(folders):
 
 
 def test_domains_of_other_words_are_told_apart(tmp_path):
-    """Oracle: made-up domains that share half of their words, of which a model knows nothing; the
-    memory of two alone is asked, whatever the model predicts of a row.
+    """Oracle: the domain from which each text was drawn. Neighbouring domains share half of their
+    words, and the model is untrained. The discriminator is fitted to the memory of the first two
+    domains only, and does not depend on whether the stream masks tokens.
     """
     draw, data = np.random.default_rng(0), Data(sequence_length=34)
     bpe = train_bpe(["text"], 260)
@@ -176,8 +177,8 @@ def head_by_hand(model, encoded):
 
 @pytest.mark.parametrize("kind", list_architecture_names())
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
-    """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of
-    `<s>` or `</s>`.
+    """Oracle: each row alone and unpadded, with the head applied by hand to the last layer's state
+    of `<s>` or `</s>`.
     """
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
     rows = encode_rows(checkpoint, data, "right", 0)["test"]
@@ -228,8 +229,9 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
 @pytest.mark.parametrize("pad", [None, "eos", "text"])
 @pytest.mark.parametrize("kind", ["gpt", "llama", "gpt_neox"])
 def test_the_position_comes_from_the_mask_whatever_a_model_pads_with(kind, pad, tmp_path):
-    """Published causal models have no padding token, or that of the end of a text. Oracle: the head
-    by hand on the state of each row's last token, `</s>`, and that of PNN's and LoRA's classifier.
+    """Published causal models have no padding token, or pad with the token at the end of a text.
+    Oracle: the head applied by hand to the state of each row's last token, `</s>`. The classifier
+    of PNN and LoRA (`ColumnClassifier`) gives the same logits.
     """
     folder = save(tmp_path / "model", kind)
     (folder / CHECKSUMS).unlink()

@@ -1,4 +1,4 @@
-"""Suites: what is refused and how the message reads; what expands into which runs."""
+"""Suites: which are refused with which message, and into which runs they expand."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def suite_file(tmp_path):
 
 @pytest.mark.parametrize("name", list_suite_names())
 def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
-    """Oracle: the suite's own declaration: rows times seeds, one rung, budget and rate for each
-    domain.
+    """Oracle: the suite's own declaration: rows times seeds runs with different ids, and one size
+    per domain.
     """
     monkeypatch.setenv("LIFELONG_DATA", "/nowhere")
     suite = load_suite(name)
@@ -106,8 +106,8 @@ def test_environment_variables(suite_file, monkeypatch) -> None:
 
 
 def test_the_environment_stands_in_paths_alone(suite_file, monkeypatch, tmp_path) -> None:
-    """Oracle: a secret of the environment, which no other text of a suite that somebody handed out
-    may print: titles, names, or what jobs are called with.
+    """Oracle: `${NAME}` is replaced only in paths. In other texts, such as titles, names and
+    options of jobs, a suite from a stranger could otherwise print a secret of the environment.
     """
     monkeypatch.setenv("SOME_TOKEN", "s3cret")
     monkeypatch.setenv("SOME_DATA", "/data")
@@ -172,7 +172,7 @@ def test_method_options_are_checked_when_built(method, options, message) -> None
 
 
 def test_set_values_are_toml_or_text() -> None:
-    """The rule of `parse_set`: a value is TOML where it parses, else text. What has no `=` is
+    """The rule of `parse_set`: a value is TOML if it parses, else text. A setting without `=` is
     refused.
     """
     assert parse_set("a.b=[1, 2]") == ("a.b", [1, 2])
@@ -182,8 +182,8 @@ def test_set_values_are_toml_or_text() -> None:
 
 
 def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatch) -> None:
-    """Oracle: the same files named by absolute paths, from two folders, in a base, in rows and by
-    `extends`.
+    """Oracle: the absolute paths of the same files. They are the same from two working folders, for
+    paths in a base, in rows and in a suite that `extends` it.
     """
     (tmp_path / "suites" / "more").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
@@ -237,7 +237,7 @@ def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatc
 def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_everywhere(
     tmp_path, monkeypatch
 ) -> None:
-    """Oracle: their place in the project; from another folder they are found, too."""
+    """Oracle: the file's path within the project. Its times are found from another folder, too."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('extends = "demo"\n')
     for name in ("demo", "mine.toml"):
@@ -249,7 +249,9 @@ def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_every
 
 
 def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -> None:
-    """Oracle: the rule: what is on the Hub has no path, unless a folder of that name is there."""
+    """Oracle: the rule: a start model is a name on the Hub, unless a folder of that name is beside
+    the suite. A relative path without a folder is an error.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "suites").mkdir()
     file = tmp_path / "suites" / "s.toml"
@@ -267,8 +269,8 @@ PROBE = 'probes = [{ name = "probe", train = ["${PLACE}/y.txt"], valid = ["${PLA
 
 
 def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
-    """Oracle: the rule: folders, titles and the pace of checkpoints are no part of a run; its
-    vocabulary is.
+    """Oracle: the rule: where files lie and how often checkpoints are written are no part of a
+    run's id. The vocabulary is.
     """
 
     def ids(**changes: object) -> list[str]:
@@ -290,7 +292,7 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
 
 
 def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
-    """Oracle: the rule: what all rows share cannot be a row's own, nor what all jobs share."""
+    """Oracle: the rule: a row cannot set keys that all rows share, or keys that all jobs share."""
     for key, value in (
         ("order", '"permute"'),
         ("slurm.array_parallelism", "2"),
@@ -306,8 +308,9 @@ def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
 
 
 def test_orders_of_domains(suite_file) -> None:
-    """Oracle: permutations of the listed domains, another for some seed, the same one whenever
-    asked; what belongs to a stage, and the tokenizer, stays.
+    """Oracle: each run has a permutation of the listed domains. Both orders occur among four seeds,
+    and a seed always has the same order. Settings of stages and the tokenizer's domains keep their
+    order.
     """
     suites = [load_suite(suite_file(), {"order": order}) for order in ("given", "permute")]
     given, *permuted = (

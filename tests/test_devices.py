@@ -1,4 +1,4 @@
-"""The project on a device that is not the CPU, that of tests/support/other_device.py."""
+"""The project on a device other than the CPU: the one of tests/support/other_device.py."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAITS = ("scalars", "out", "waits")  # what a program waits for
 Waited = dict[str, int]  # for what, how often
 
 
-# those whose steps, networks, weights or optimizers are not another's
+# methods whose steps, networks, weights or optimizers differ from all others'
 OWN_STEP = {"naive", "agem", "pnn", "elle", "ewc"}
 OPTIONS = {"ewc": {"share": 0.75}}  # so that the phase which trains nothing has several steps
 CLIP = {"naive": 0.5}
@@ -77,7 +77,7 @@ def trained(
 
 
 def counted(*what: str) -> Counter[str]:
-    """How often this thread has done that so far."""
+    """How often this thread has done each of `what` so far."""
     thread = threading.current_thread().name
     return Counter({name: COUNTS[thread, name] for name in what})
 
@@ -103,16 +103,16 @@ def elsewhere(folder: Path) -> dict[str, list[Waited]]:
 
 
 def called_apart(act: Callable[[Path], Any], folder: Path) -> Any:
-    """What `act` returns in a process of its own: a device that is registered stays."""
+    """Call `act` in a process of its own, because a device cannot be unregistered."""
     start_fork_server()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("forkserver")) as process:
         return process.submit(act, folder).result()
 
 
 def test_methods_on_another_device(tiny_folder: Path) -> None:
-    """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of
-    any method waits for the device, but A-GEM's, which must know whether it projects, and one of
-    experts, which must know how many tokens each gets.
+    """Oracle: the CPU's weights. No operator mixes tensors of main memory and of the device. No
+    step waits for the device, except in A-GEM, which must know whether it projects, and
+    Lifelong-MoE, which must know how many tokens each expert gets.
     """
     steps_of = called_apart(elsewhere, tiny_folder)
     assert list(steps_of) == TRIED
@@ -122,8 +122,8 @@ def test_methods_on_another_device(tiny_folder: Path) -> None:
 
 
 def used(run: Run, folder: Path) -> dict[str, Any]:
-    """What comes out, on this process's device, of all that is done with the models of a run but
-    training.
+    """The results, on this process's device, of everything except training that is done with a
+    run's models.
     """
     store = Store(folder / "store")
     shutil.copytree(run.store.root, store.root, symlinks=True)
@@ -153,7 +153,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def leaves(value: Any, *place: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What has no parts in dicts and lists, and where it stands."""
+    """Yield the path and the value of each leaf of nested dicts and lists."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(part, *place, key)
@@ -162,7 +162,7 @@ def leaves(value: Any, *place: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 
 def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What comes out on the CPU, and on the registered device."""
+    """The results of `used` on the CPU and on the registered device."""
     torch.set_num_threads(1)
     tiny = TinyRuns("elle", methods.build, folder)
     run = tiny.make_run(tiny.make_config("bert", evaluations=1), "run")
@@ -171,13 +171,13 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     device = register()
     assert devices.choose_device() == device
     elsewhere = used(run, folder / "device")
-    assert counted("in").total() > 100  # models and rows have been there
+    assert counted("in").total() > 100  # models and rows were copied to the device
     return cpu, elsewhere
 
 
 def test_what_is_done_with_models_on_another_device(tiny_folder: Path) -> None:
-    """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes;
-    perplexity, scores of fine-tuned models and what is measured for figures are the same numbers.
+    """Oracle: the CPU's results for the same models. Saved and exported files are the same bytes.
+    Perplexity, scores of fine-tuned models and measures for figures are the same numbers.
     """
     cpu, elsewhere = called_apart(used_on_both, tiny_folder)
     assert {line["kind"] for line in cpu["measures"]} == {"similarity", "attention"}
@@ -185,7 +185,7 @@ def test_what_is_done_with_models_on_another_device(tiny_folder: Path) -> None:
     expected, actual = dict(leaves(cpu)), dict(leaves(elsewhere))
     assert expected.keys() == actual.keys()
     for place, value in expected.items():
-        close = 1 if "maps" in place else 1e-5  # in thousandths, rounded
+        close = 1 if "maps" in place else 1e-5  # maps are in rounded thousandths
         is_number = isinstance(value, float | int)
         assert actual[place] == (
             pytest.approx(value, rel=1e-4, abs=close) if is_number else value
@@ -205,8 +205,8 @@ def test_what_is_done_with_models_on_another_device(tiny_folder: Path) -> None:
 def test_auto_is_what_the_machine_computes_in(
     able: dict[str, bool], allowed: bool, gain: float, precision: str, monkeypatch
 ) -> None:
-    """Oracle: the instructions that the CPU says it has, where oneDNN is not told to leave them
-    (ONEDNN_MAX_CPU_ISA), and they are faster; what a suite asks for is done everywhere.
+    """Oracle: the rule: "auto" is bf16 if the CPU reports instructions for it, oneDNN may use them
+    (ONEDNN_MAX_CPU_ISA), and they are faster. A precision that a suite names is used everywhere.
     """
     monkeypatch.setattr(devices, "measure_bf16_gain", lambda width: gain)
     monkeypatch.setattr(
@@ -221,7 +221,7 @@ def test_auto_is_what_the_machine_computes_in(
 
 
 def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
-    """Oracle: the remainder of the process's number by two devices."""
+    """Oracle: the process's number modulo two devices."""
     chosen: list[int] = []
     monkeypatch.setattr(
         torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu")
@@ -232,8 +232,8 @@ def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
 
 
 def test_one_file_asks_torch_for_devices() -> None:
-    """Oracle: the parts of torch that belong to devices. A node that is only probed has nothing of
-    the project.
+    """Oracle: only `benchmark.devices` uses the parts of torch that belong to devices. Programs in
+    strings do not count: `doctor` probes nodes that cannot import the project.
     """
     of_devices = {"accelerator", "cuda", "mps", "xpu", "get_device_module"}
     asking = {
@@ -248,8 +248,8 @@ def test_one_file_asks_torch_for_devices() -> None:
 
 
 def test_the_gain_of_bf16_is_a_ratio_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: by hand: products that take 6 and 4 ticks of a clock of this test, but the first.
-    They are of the width that is asked for.
+    """Oracle: by hand: on the test's clock the fastest products take 6 and 4 ticks, after a slow
+    first one. Products have the width that is asked for.
     """
     now = [0.0]
     ticks = {torch.float32: [90.0, *[6.0] * 7], torch.bfloat16: [90.0, 9.0, *[4.0] * 6]}

@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 
 def expect_end(process: subprocess.Popen[str], work_is_under_way: Callable[[], bool]) -> str:
-    """Send SIGTERM as work is under way; expect that no process is left. Returns what was said."""
+    """Send SIGTERM once work is under way, and assert that no process is left. Returns stderr."""
     below: set[int] = set()
     try:
         wait_until(work_is_under_way, PATIENCE)

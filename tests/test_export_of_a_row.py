@@ -1,5 +1,5 @@
-"""`export SUITE --row NAME`: the model with which a row of a suite ended, whatever else lies in the
-folder of runs.
+"""`export SUITE --row NAME`: the last model of a row of a suite, whatever other runs are in the
+folder.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def call(*words: str | Path) -> int:
 def test_a_row_is_exported_where_a_domain_was_added(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Oracle: the bytes of the model that the longer stream ended with, exported by the folder of
-    its stage.
+    """Oracle: the model of the longer stream's last stage, exported by the stage's folder, has the
+    same bytes. The folder of runs also has a run of the shorter stream.
     """
     suite = tiny_suite.write(tmp_path)
     text = suite.read_text()
@@ -66,7 +66,7 @@ def read_start(stage: Path) -> str:
 
 
 def test_a_study_has_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle: the study's folder in the message; it holds records alone."""
+    """Oracle: the message names the study's folder, which holds only records."""
     study = Path(run_all.__file__).parent / "results" / "demo"
     assert call("export", "demo", tmp_path / "out", "--row", "elle", "--runs", study) == 2
     assert f"{study} is a study's folder" in capsys.readouterr().err

@@ -45,10 +45,10 @@ def test_what_the_page_names_exists(name: str) -> None:
 
 
 def test_every_word_is_defined_once() -> None:
-    """Oracle: the first column."""
+    """Oracle: the first column of the page's tables has no word twice."""
     assert len(WORDS) == len(set(WORDS)) > 15
 
 
 def test_the_page_is_what_the_test_reads() -> None:
-    """A page in another form would test nothing."""
+    """If the page had another form, the tests above would find no names and test nothing."""
     assert len(CODE) > 12

@@ -1,4 +1,4 @@
-"""Growth keeps the function where that is possible, and everything else as it was."""
+"""Growth keeps the network's function where that is possible, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ BERTS = FAMILIES[len(CAUSAL) :]
 @pytest.mark.parametrize("family", BERTS)
 @pytest.mark.parametrize("width", [16, 32, 48])
 def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> None:
-    """Oracle: the old network, in float64. New layers of a post-LN network differ by the
-    LayerNorms' epsilon alone.
+    """Oracle: the old network, in float64. A post-LN network gets no new layers here, because they
+    would change it by the LayerNorms' epsilon.
     """
     old = network(family)
     new, _ = grow(old, 2 if family not in PRE_NORM else 4, width)
@@ -44,8 +44,8 @@ def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> 
 
 @pytest.mark.parametrize("family", ["roberta", "bert"])
 def test_new_post_norm_layers_read_what_their_source_would(family: str) -> None:
-    """Oracle: W (g u + b) + c, the source's maps behind the LayerNorms before them, for a
-    normalised vector u.
+    """Oracle: W (g u + b) + c for a normalised vector u: the source's map (W, c) after the
+    LayerNorm before it (gain g, bias b). The new layer adds nothing yet.
     """
     old = network(family)
     new, record = grow(old, 3, 16)
@@ -81,8 +81,8 @@ def hidden_error(old: Any, new: Any) -> float:
 
 
 def test_pre_norm_bert_body_is_kept_to_second_order_at_any_width() -> None:
-    """Oracle: the error of the embedding's LayerNorm is quadratic in the spread of its gain, and
-    zero without one.
+    """Oracle: the error of the embedding's LayerNorm is quadratic in the spread of its gain: half
+    the spread gives a quarter of the error, no spread gives none.
     """
     errors = []
     for spread in (0.02, 0.01, 0.0):
@@ -96,8 +96,8 @@ def test_pre_norm_bert_body_is_kept_to_second_order_at_any_width() -> None:
 
 
 def test_post_norm_body_is_kept_where_the_residual_mean_is_constant() -> None:
-    """Oracle: all that the extra units miss is how the residual's mean varies; equal gains make it
-    constant.
+    """Oracle: the extra units miss only variations of the residual's mean. Equal gains make that
+    mean constant, so that there is no error.
     """
     old = network("roberta")
     equal_gains(old)
@@ -107,8 +107,8 @@ def test_post_norm_body_is_kept_where_the_residual_mean_is_constant() -> None:
 
 @pytest.mark.parametrize("family", BERTS)
 def test_calibration_fits_the_head(family: str) -> None:
-    """Oracle: the old network on other tokens than the calibration's: a fit that generalises beats
-    plain copies.
+    """Oracle: the old network, on tokens that the calibration did not see. A fit that generalises
+    has a smaller error than plain copies.
 
     Equal gains leave the head as the only source of error.
     """
@@ -128,8 +128,8 @@ def test_calibration_fits_the_head(family: str) -> None:
 
 
 def gradients_of_twins(new: Any) -> Tensor:
-    """Cosine between the gradients of the feed-forward units of the first layer and their copies,
-    doubled in width.
+    """Cosines between gradients of the first layer's feed-forward units and of their copies, in a
+    network of twice the width.
     """
     F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
     linear = new.transformer.h[0].mlp.c_fc
@@ -138,10 +138,10 @@ def gradients_of_twins(new: Any) -> Tensor:
 
 
 def test_exact_growth_breaks_the_symmetry_of_copies() -> None:
-    """Oracle: equal shares give copies equal gradients, for ever (why FPI adds noise); unequal ones
-    do not.
+    """Oracle: copies whose outgoing weights are equal shares get equal gradients for ever, which is
+    why FPI adds noise. Unequal shares give other gradients.
 
-    The cosine is what counts: under Adam proportional gradients would still be equal steps.
+    The cosine matters, because under Adam proportional gradients would still give equal steps.
     """
     old = network("gpt2")
     assert gradients_of_twins(grow(old, 2, 32, mode="fpi")[0]).min() > 1 - 1e-9
@@ -153,7 +153,7 @@ def test_exact_growth_breaks_the_symmetry_of_copies() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES + RMS_FAMILIES)
 def test_a_grown_model_survives_saving(family: str, tmp_path: Path) -> None:
-    """Oracle: the model before saving. Its epsilon is rescaled and lives in the configuration."""
+    """Oracle: the model before saving. Growth rescales epsilon, which the configuration holds."""
     new, _ = grow(network(family), 3, 24)
     new.save_pretrained(tmp_path)
     again = load_network(tmp_path).double()

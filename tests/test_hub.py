@@ -1,4 +1,4 @@
-"""Data sets of the Hub, read by the real library from local files in the shape of those that the
+"""Data sets of the Hub. The real library reads local files in the form of the data sets that the
 suites name.
 """
 
@@ -38,8 +38,8 @@ def read(*sets: HubDataset) -> list[str]:
 
 
 def repository(folder: Path, configurations: dict[str, dict[str, str]]) -> Path:
-    """A data set with a card that names its configurations, if there are any: of each its split
-    and the pattern of its files.
+    """Make a data set's folder. Without configurations it has no card. The card names the splits of
+    each configuration and the pattern of their files.
     """
     (folder / "data").mkdir(parents=True)
     if not configurations:
@@ -64,8 +64,8 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_configuration_of_parquet_or_json_lines_is_read(tmp_path: Path) -> None:
-    """Wikipedia, PG-19 and C4. Oracle: the texts that were written, in the order of the files, as
-    many as asked for.
+    """Files like those of Wikipedia, PG-19 and C4. Oracle: the texts that were written, in the
+    order of the files, as many as asked for.
     """
     wiki = repository(tmp_path / "wiki", {"20231101.en": {"train": "20231101.en/train-*"}})
     for part in range(2):
@@ -104,8 +104,8 @@ def test_a_configuration_of_parquet_or_json_lines_is_read(tmp_path: Path) -> Non
 
 
 def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None:
-    """Reviews, papers by field and articles. Oracle: the texts that were written; the library
-    itself refuses them.
+    """Files like those of reviews, papers by field and articles. Oracle: the texts that were
+    written. If the library reads such files itself, it refuses them.
     """
     papers = repository(
         tmp_path / "papers",
@@ -140,9 +140,9 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: bool) -> None:
-    """Rows with too many and too few fields, in a file here and in a data set.
+    """Rows with too many and too few fields, in a local file and in a data set.
 
-    Oracle: the texts by hand, and the lines of the rows that are broken.
+    Oracle: by hand: the texts of whole rows, and the line numbers of broken rows.
     """
     rows = 'text,label\n"quoted, text",0\n"of two\nlines",1\nshort\nbad, text,0,1\nNA,1\n'
     end = ".gz" if packed else ""
@@ -170,9 +170,9 @@ def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: 
 
 @pytest.mark.parametrize(("end", "separator"), [(".csv", ","), (".csv.gz", ","), (".tsv", "\t")])
 def test_a_data_set_of_csv_loses_no_text_either(tmp_path: Path, end: str, separator: str) -> None:
-    """The same rows in a data set that names no files, whose fields commas or tabs separate.
+    """Such rows in a data set without `files`, with commas or tabs between fields.
 
-    Oracle: the texts by hand, and the lines of the rows that are broken.
+    Oracle: by hand: the texts of whole rows, and the line numbers of broken rows.
     """
     rows = [["text", "label"], ["One, two", "0"], ["bad", "text", "0"], ["short"], ["NA", "1"]]
     folder = repository(tmp_path / "set", {})
@@ -196,7 +196,7 @@ def test_a_data_set_of_csv_loses_no_text_either(tmp_path: Path, end: str, separa
 
 
 def test_a_task_of_whole_csv_is_read(tmp_path: Path) -> None:
-    """Oracle: the rows by hand, in splits that are slices."""
+    """Oracle: the rows by hand. Each split of the task is a slice of one split of the data set."""
     lines = [f'"text, {number}",{"xy"[number % 2]}\n' for number in range(8)]
     folder = repository(tmp_path / "set", {})
     (folder / "train.csv").write_text("".join(["text,label\n", *lines]))
@@ -209,7 +209,7 @@ def test_a_task_of_whole_csv_is_read(tmp_path: Path) -> None:
 
 
 def test_csv_that_is_read_in_a_way_of_its_own_is_refused(tmp_path: Path) -> None:
-    """Oracle: the option that the data set's card names."""
+    """Oracle: the message names the option of the data set's card, `header`."""
     folder = repository(tmp_path / "set", {"default": {"train": "a.csv"}})
     card = folder / "README.md"
     card.write_text(card.read_text().replace("  data_files:", "  header: null\n  data_files:"))
@@ -219,8 +219,8 @@ def test_csv_that_is_read_in_a_way_of_its_own_is_refused(tmp_path: Path) -> None
 
 
 def test_the_suites_name_a_commit_of_each_data_set() -> None:
-    """Oracle: forty hexadecimal digits, which no push to the Hub moves; the four tasks that lack
-    them are counted.
+    """Oracle: a commit has forty hexadecimal digits, which no push to the Hub moves. Four tasks
+    have no commit, and `prepare` warns of them.
     """
     for name, lacking in (("bert_base", 4), ("expand_size", 0)):
         suite = load_suite(name)

@@ -1,4 +1,4 @@
-"""Jobs of a cluster, without one: what settings ask for, and the states of runs."""
+"""Cluster jobs, tested without a cluster: what settings ask for, and the states of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
 from tests.support.suite_folder import SuiteFolder, write_texts
 
-# of the executor's constructor, and sections; the others are parameters of a job
+# arguments of the executor's constructor, and sections. Other keys are parameters of a job
 OURS = {"python", "runs_per_job", *KINDS}
 NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
 
@@ -38,13 +38,14 @@ def read_section(tiny: SuiteFolder, text: str) -> Slurm:
 
 
 def test_keys_are_those_of_submitit() -> None:
-    """Oracle: what submitit's Slurm executor takes."""
+    """Oracle: the parameters that submitit's Slurm executor takes."""
     assert set(Slurm.model_fields) - OURS <= submitit.SlurmExecutor._valid_parameters()
 
 
 def test_a_section_takes_every_key(tiny: SuiteFolder) -> None:
-    """Oracle: the keys of `[slurm]` but its sections; those of centres by the words of the batch
-    script. A job that is one process says so of keys that are for several.
+    """Oracle: the keys of `[slurm]` except its sections, and the words of the batch scripts by
+    hand. A section's keys are in the scripts of that kind of job only, and replace those of
+    `[slurm]`.
     """
     assert set(TrainKind.model_fields) == set(Slurm.model_fields) - {*KINDS}
     sections = """account = "gpu-hours"
@@ -85,8 +86,8 @@ mail_user = "me@example.org"
 
 
 def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) -> None:
-    """Oracle: by hand, as sbatch would refuse both: a job asks in one way for its memory, the
-    section's if that says it.
+    """Oracle: by hand: a job asks for memory by only one key, because sbatch refuses both. The
+    section's key goes before that of `[slurm]`.
     """
     sections = """mem_per_cpu = "4GB"
 [slurm.prepare]
@@ -101,8 +102,8 @@ mem = "64GB"
 
 
 def test_models_are_scored_where_they_were_trained(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: scores and measures ask for what training does, but for one GPU, and for
-    what their own sections say. Nothing else needs a GPU.
+    """Oracle: by hand: a job of scores asks for the same as training, but for one GPU, and for what
+    its own section says. No other job asks for a GPU.
     """
     sections = """partition = "cpu"
 qos = "low"
@@ -133,10 +134,10 @@ constraint = "any"
     ],
 )
 def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, gres: str | None) -> None:
-    """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of
-    them all.
+    """Oracle: the syntax of sbatch's --gres and --gpus-per-node. A run has one process per GPU, and
+    its GPU-hours count all of its GPUs.
 
-    A job that scores has one of the same type.
+    A job of scores has one GPU of the same type.
     """
     asked = Slurm(**settings)
     assert asked.gpus_of_a_run == gpus and asked.processes == max(1, gpus)
@@ -150,7 +151,7 @@ def row_with(tiny: SuiteFolder, what: str, slurm: str = "") -> RunConfig:
 
 
 def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> None:
-    """Oracle: the same row without it: its id, what records say of it, its stages' keys."""
+    """Oracle: the same row without cluster settings has the same id, record and stage keys."""
     plain, asks = row_with(tiny, ""), row_with(tiny, '"slurm.nodes" = 2', 'partition = "main"')
     assert plain.sections["slurm"] == {}
     assert asks.sections["slurm"] == {"nodes": 2, "partition": "main"}
@@ -190,8 +191,8 @@ def test_whole_nodes_under_a_wall_time() -> None:
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:
-    """The rules of docs/slurm_and_gpus.md: the suite's own settings win, `--set` over both. The
-    file holds [slurm] alone.
+    """The rules of docs/slurm_and_gpus.md: a suite's settings override the site's file, and `--set`
+    overrides both. The file may contain only [slurm].
     """
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
     load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
@@ -208,10 +209,10 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
 
 
 def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
-    """By hand, the lines of each run: all are done, then nothing; a failed one only when asked.
-    Decay makes weights -99-fold a step. A run that was killed after its last stage, before it said
-    so, says so in the next call, and leaves no checkpoint. One that never began is taken over, and
-    no stage is trained again.
+    """By hand, the states and lines of two runs. One fails, because decay multiplies its weights by
+    -99 per step, and is tried again only with --retry-failed. The other loses its last line, as if
+    killed right after its last stage. The next call adds the line and deletes the checkpoint. Then
+    it loses all lines. The next call takes its stages over, and trains none again.
     """
     tiny.write(
         NAIVE,
@@ -242,9 +243,7 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
 
 
 def test_without_slurm_the_error_says_so(tiny: SuiteFolder, monkeypatch, capsys) -> None:
-    """By hand: no program of Slurm is in PATH, a mistake that the user can cure by `--executor
-    local`.
-    """
+    """By hand: no program of Slurm is in PATH, and the message names a cure, `--executor local`."""
     monkeypatch.setenv("PATH", "/nowhere")
     assert tiny.call("run", "--executor", "slurm") == 2
     assert "--executor local" in capsys.readouterr().err

@@ -31,14 +31,14 @@ from tests.support.record_lines import read_lines, read_stage_lines
 
 
 class FakeTime:
-    """Seconds that pass only when told."""
+    """A clock whose seconds pass only when a test says so."""
 
     def __init__(self, monkeypatch) -> None:
         self.now = 100.0
         for clock in (
             "perf_counter",
             "process_time",
-        ):  # all of them is computed, so the process never stood still
+        ):  # CPU time equals wall time, so the process never seems stopped
             monkeypatch.setattr(time, clock, lambda: self.now)
 
 
@@ -71,7 +71,7 @@ def test_only_time_between_start_and_pause_is_charged(monkeypatch) -> None:
 
 
 def test_the_slowest_process_decides(monkeypatch) -> None:
-    """Oracle: every process continues from the largest value, and learns of the gravest alarm."""
+    """Oracle: by hand: all spend the slowest process's 1 + 5 s, and learn the gravest alarm."""
     clock, fake = (
         Clock(Budget(unit="seconds", amount=10.0), 0, SlowerOther(0, 2, torch.device("cpu"))),
         None,
@@ -84,7 +84,7 @@ def test_the_slowest_process_decides(monkeypatch) -> None:
 
 
 def test_learning_rate() -> None:
-    """Oracle: the formulas in the docstrings, by hand, for a warm-up of 8%."""
+    """Oracle: the formulas in schedules.py's docstrings, by hand, for a warm-up of 8%."""
     cases: list[tuple[ScheduleName, float, float]] = [
         *(
             ("linear", 0.04, 0.5),
@@ -105,8 +105,8 @@ def test_learning_rate() -> None:
 
 
 def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tiny_folder, monkeypatch) -> None:
-    """Oracle: with a clock that advances 0.7 s a step, 10 s are 15 steps; evaluation does not move
-    it.
+    """Oracle: the clock advances 0.7 s per step, so step 15 is the first to exceed 10 s. Evaluation
+    does not move the clock.
     """
     fake = FakeTime(monkeypatch)
     count = Clock.count
@@ -125,13 +125,14 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tiny_folder, monkey
     done = next(line for line in lines if line["kind"] == "done")
     assert done["charged"]["steps"] == 15
     assert done["charged"]["seconds"] == pytest.approx(15 * 0.7)
-    # two marks: after 8 steps (5.6 s of 10) and the end
+    # evaluations at half of the budget (step 8, 5.6 s of 10) and at the end
     assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [8, 15]
 
 
 def test_a_stop_loses_no_time_of_the_device(tiny_folder, monkeypatch) -> None:
-    """Oracle: 0.25 s a step of a device that is only done when somebody waits for it. A run that is
-    stopped after its third step, and every evaluation, have all that was done so far.
+    """Oracle: by hand: a step takes 0.25 s on a device, which pass on the clock only when somebody
+    waits for the device. A run that is stopped after its third step, and every evaluation, have the
+    time of all steps so far.
     """
     fake, queue = FakeTime(monkeypatch), [0.0]
     count = Clock.count
@@ -148,7 +149,7 @@ def test_a_stop_loses_no_time_of_the_device(tiny_folder, monkeypatch) -> None:
     monkeypatch.setattr(World, "synchronize", finish)
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     calls = iter(range(100))
-    tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
+    tiny.make_run(tiny.make_config(), "text")  # prepares the text, which also looks for a stop
     run = tiny.make_run(tiny.make_config(), "run")
     with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(calls) == 2):
         run.train(last_stage=0)
@@ -175,8 +176,8 @@ class Diverges(LifelongMethod):
 
 
 def test_divergence_names_the_place_and_keeps_the_checkpoint(tiny_folder) -> None:
-    """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from
-    before.
+    """Oracle: by hand: the loss of step 4 is the first that is not finite. The next step notices
+    that, the error names step 4, and the checkpoint is of step 3.
     """
     tiny = TinyRuns("diverges", lambda name, options: Diverges(), tiny_folder)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "run")
@@ -192,7 +193,7 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tiny_folder) -> Non
 
 
 def train_and_die(folder: Path, steps: int) -> None:
-    """Train ELLE, with a checkpoint after every step, and be killed after so many."""
+    """Train ELLE, with a checkpoint after every step, and get killed after `steps` steps."""
     tiny, calls = TinyRuns("elle", methods.build, folder), count()
     stop = lambda: bool(next(calls) == steps and os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
     with cancel.heed(stop):
@@ -200,8 +201,8 @@ def train_and_die(folder: Path, steps: int) -> None:
 
 
 def test_sigkill_costs_nothing_but_time(tiny_folder) -> None:
-    """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while
-    it recovers, and leaving half a checkpoint.
+    """Oracle: weights and evaluations of an undisturbed run, bit for bit, and its names of files.
+    ELLE is killed while it recovers after growth, and half a checkpoint is left behind.
     """
     tiny = TinyRuns("elle", methods.build, tiny_folder)
     expected = tiny.train_undisturbed()
@@ -219,7 +220,7 @@ def test_sigkill_costs_nothing_but_time(tiny_folder) -> None:
         left = [either.store.stage_folder(key).rglob("*") for either in (run, whole)]
         files = [
             sorted(path.name for path in paths if not path.suffix[1:].isdigit()) for paths in left
-        ]  # less leases
+        ]  # without leases
         assert files[0] == files[1]
         seen = [read_stage_lines(either.store.stage_file(key)) for either in (run, whole)]
         evaluations = [
@@ -231,7 +232,7 @@ def test_sigkill_costs_nothing_but_time(tiny_folder) -> None:
 
 @pytest.mark.parametrize("method", ["ewc", "elle"])
 def test_a_budget_shorter_than_the_phases(method: str, tiny_folder, learning_rates) -> None:
-    """Oracle: the rule: one step a phase, whatever the budget, at a rate between 0 and the peak."""
+    """Oracle: the rule: one step per phase, whatever the budget, at a rate not above the peak."""
     tiny = TinyRuns(method, methods.build, tiny_folder)
     config = tiny.make_config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
     run = tiny.make_run(config, "run")
@@ -247,8 +248,8 @@ def test_a_budget_shorter_than_the_phases(method: str, tiny_folder, learning_rat
 
 
 def test_a_process_that_sees_another_checkpoint_is_told(tiny_folder) -> None:
-    """By hand: process 0 goes on from step 7, this one has no checkpoint. The error must name both:
-    nobody trains on from two places.
+    """By hand: process 0 goes on from step 7, but this process has no checkpoint. The error must
+    name both, because processes must not train on from different steps.
     """
     tiny = TinyRuns("er", methods.build, tiny_folder)
     run = tiny.make_run(tiny.make_config(), "late")
@@ -258,8 +259,8 @@ def test_a_process_that_sees_another_checkpoint_is_told(tiny_folder) -> None:
 
 
 def test_a_method_of_another_version_shares_only_naives_stage(tiny_folder, monkeypatch) -> None:
-    """Oracle: the rule: stages that the method's code decides are trained again, the common first
-    one is not.
+    """Oracle: the rule: a new version changes the keys of stages that the method's code decides,
+    but not of the first stage, which ER shares with Naive.
     """
     config = TinyRuns("er", methods.build, tiny_folder).make_config()
     texts = ["a", "b", "c"]
