@@ -1,4 +1,4 @@
-"""What training holds in memory, computed before it is done (`benchmark.instruments.memory`)."""
+"""The estimate of the memory that training needs (`benchmark.instruments.memory`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmark.settings.optimizers import find_optimizer
 from benchmark.training.optimizer import PhaseOptimizer
 
 PAGE = Path(__file__).parents[1] / "docs/appendix_memory.md"
-# as the models' own config.json have it
+# sizes from the models' own config.json
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 3 1B": (
         "gemma3_text",
@@ -71,7 +71,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_pages_table_is_computed(name: str) -> None:
-    """Oracle: the function, for the models' sizes, in the digits that the page shows."""
+    """Oracle: `estimate_memory` for the models' sizes, rounded as on the page."""
     family, sizes = PUBLISHED[name]
     config = AutoConfig.for_model(family, max_position_embeddings=4096, **sizes)
     one, eight = (estimate_memory(config, rows, 1024) for rows in (1, 8))

@@ -1,5 +1,5 @@
-"""Each method computes what independent implementations of it compute, in float64, to their stated
-1e-9.
+"""Each method computes the same numbers as independent implementations, in float64, within their
+stated 1e-9.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.texts import tiny_corpus
 
 
 def build(name: str, options: dict[str, Any] | None = None) -> Any:
-    """The method, whose attributes of its own the tests look at."""
+    """A method, typed Any because the tests look at attributes of its own."""
     return methods.build(name, options)
 
 
@@ -35,8 +35,8 @@ def oracle(request) -> dict[str, Any]:
 
 
 def measured(method, oracle, weights: str, domain: int) -> tuple[nn.Module, Learner]:
-    """A model at these weights, and what `method` measures there, without dropout, at the beginning
-    of a stage.
+    """Let `method` measure a model at these weights, without dropout, at the beginning of a stage.
+    Returns the model and its learner.
     """
     model = toy.Toy(oracle["weights"][weights])
     model.dropout.p = 0.5
@@ -73,7 +73,7 @@ def half_product(
 
 
 def test_fisher_information(oracle) -> None:
-    """Oracle: avalanche at batch size 1, at two sets of weights."""
+    """Oracle: avalanche's Fisher information at batch size 1, at two sets of weights."""
     for domain, weights in ((1, "first"), (2, "second")):
         method = build("ewc")
         model, _ = measured(method, oracle, weights, domain)
@@ -117,8 +117,8 @@ def train(method, model, learner, domain, learning_rate: float) -> list[float]:
 
 
 def test_ewc_trajectory(oracle) -> None:
-    """Oracle: four SGD steps of avalanche's EWC, whose Fisher information is the mean over batches
-    of the squared gradient of a batch; its losses are good to 1e-8.
+    """Oracle: four SGD steps of avalanche's EWC. Its Fisher information is the mean over batches of
+    the squared gradient of a batch. Its losses are accurate to 1e-8.
     """
     expected = oracle["ewc"]["trajectory"]
     method = build("ewc", {"strength": expected["lambda"]})
@@ -136,8 +136,8 @@ def test_ewc_trajectory(oracle) -> None:
 
 
 def test_mas_importance_and_penalty(oracle) -> None:
-    """Oracle: |d ||logits||^2 / d theta| averaged over samples and summed over two domains; penalty
-    and gradient.
+    """Oracle: the importance |d ||logits||^2 / d theta|, averaged over samples and summed over two
+    domains, with its penalty and that penalty's gradient.
     """
     expected = oracle["mas"]
     method = build("mas", {"strength": expected["lambda"]})
@@ -173,7 +173,7 @@ def test_mas_trajectory(oracle) -> None:
 
 @pytest.mark.parametrize("name", ["ewc", "mas"])
 def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
-    """Oracle: one process on the whole batch. What it found before plays the other process."""
+    """Oracle: one process on the whole batch. The sums of one half play the other process."""
     domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
 
     def measure(
@@ -201,7 +201,7 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
 
 
 def test_agem_projects_the_gradient(oracle) -> None:
-    """Oracle: g - (g.r / r.r) r where g.r < 0, else g, from mammoth and avalanche."""
+    """Oracle: g - (g.r / r.r) r if g.r < 0, else g, from mammoth and avalanche."""
     for case in oracle["agem"]["cases"]:
         method = build("agem")
         model = toy.Toy(oracle["weights"][case["weights"]])
@@ -214,8 +214,8 @@ def test_agem_projects_the_gradient(oracle) -> None:
 
 
 def test_agem_on_vectors(oracle) -> None:
-    """Oracle: mammoth's projection of random vectors; a zero reference leaves the gradient, without
-    NaN.
+    """Oracle: mammoth's projection of random vectors. If the reference is zero, the gradient stays
+    as it is, without NaN.
     """
     for vectors in oracle["agem"]["vectors"]:
         g, r = (torch.tensor(vectors[name], dtype=torch.float64) for name in "gr")
@@ -244,7 +244,7 @@ def test_agem_counts_conflicts(oracle) -> None:
 
 
 class Logits(nn.Module):
-    """Logits as parameters, so that their gradient is what the learner sees."""
+    """A model whose parameters are its logits, so that a test can read their gradient."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         super().__init__()
@@ -295,8 +295,8 @@ def test_logit_kd(temperature: float, oracle) -> None:
     ],
 )
 def test_distillation_is_a_mean_over_rows(name: str, options, memory_loss, oracle) -> None:
-    """Oracle: the mean over 8 rows of each row's own loss, 3 of them from memory; however they are
-    split.
+    """Oracle: the mean over 8 rows of each row's own loss. 3 rows are from memory. The result is
+    the same however the rows are split.
     """
     weights, domain = oracle["weights"], {k: v[:8] for k, v in oracle["domains"][0].items()}
     teacher, student = toy.Toy(weights["first"]), toy.Toy(weights["second"])

@@ -1,5 +1,5 @@
-"""Muon on matrices that hold several maps: it takes each apart, so that it is one optimizer for all
-architectures.
+"""Muon on matrices that hold several linear maps: it treats each map by itself, so that it does the
+same in all architectures.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def make_optimizer(model: Any, **training: Any) -> PhaseOptimizer:
 
 
 def draw_gradients(model: Any, step: int) -> None:
-    """Give all parameters gradients, other ones in each step."""
+    """Give all parameters random gradients, different ones in each step."""
     generator = torch.Generator().manual_seed(step)
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
@@ -76,9 +76,9 @@ def draw_gradients(model: Any, step: int) -> None:
 @pytest.mark.parametrize("architecture", FUSED)
 @pytest.mark.parametrize("decay", ["all", "matrices"])
 def test_each_map_is_orthogonalised_apart(architecture: str, decay: str) -> None:
-    """Oracle: torch's Muon on matrices (out, in) that the test cuts out of the weights by the
-    layout that transformers' modules read. Halfway the moments go over to a new optimizer, as when
-    a run is resumed.
+    """Oracle: torch's Muon on matrices (out, in) that the test cuts out of the weights, by the
+    layout of transformers' modules. Halfway a new optimizer gets the moments, as when a run is
+    resumed.
     """
     model = make_model(architecture)
     name_of = {parameter: name for name, parameter in model.named_parameters()}
@@ -125,8 +125,9 @@ def test_each_map_is_orthogonalised_apart(architecture: str, decay: str) -> None
 def test_small_gradients_of_queries_move_as_far_as_those_of_values(
     fused: str, least: float
 ) -> None:
-    """Oracle: an orthogonal update has a size that its gradient's does not change. Taken together,
-    queries with a twentieth of the values' gradients get a third of their updates.
+    """Oracle: the size of an orthogonal update does not depend on the gradient's size. If maps are
+    taken together, queries with a twentieth of the values' gradients get about a third of their
+    updates.
     """
     model = make_model("gpt")
     weight = model.network.transformer.h[0].attn.c_attn.weight
@@ -140,7 +141,7 @@ def test_small_gradients_of_queries_move_as_far_as_those_of_values(
 
 
 def test_suites_with_muon_take_maps_apart(tmp_path: Path) -> None:
-    """Oracle: the rule of docs/suite_keys.md, and ids: what says "whole" is what it was before."""
+    """Oracle: the rule of docs/suite_keys.md. "whole", the old way, leaves ids as they were."""
     write(tmp_path)
     fused = []
     for settings in ({}, {"training.optimizer": "muon"}):
@@ -192,7 +193,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_defaults_follow_the_optimizer_that_trains(optimizer: str, suite: Path) -> None:
-    """By hand: a method's own optimizer goes before the suite's, and what a row says before both.
+    """By hand: a method's own optimizer overrides the suite's, and a row's settings override both.
     A table in a row's `set` overrides its section key by key.
     """
     runs = methods.list_runs(load_suite(str(suite), {"training.optimizer": optimizer}))

@@ -1,4 +1,4 @@
-"""Somebody's own text: the suite that `new-suite` writes for it, and what `prepare` warns of."""
+"""A user's own text: the suite that `new-suite` writes for it, and what `prepare` warns of."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ else:
 
 @pytest.fixture
 def texts(tmp_path) -> Path:
-    """Three folders: JSON Lines with a field of another name, plain files, and a long one."""
+    """Three folders: JSON Lines whose text is in the field `body`, and 300 and 100 plain files."""
     lines = [json.dumps({"id": "x", "body": text}) for text in sentences(1)]
     (tmp_path / "texts" / "My Letters").mkdir(parents=True)
     (tmp_path / "texts" / "My Letters" / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -60,8 +60,8 @@ def texts(tmp_path) -> Path:
 
 
 def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None:
-    """Oracle: the suite's own rules, a preparation and a plan of it; names and fields by hand. It
-    replaces nothing.
+    """Oracle: the suite loads, and `prepare` and `run --dry-run` accept it. Names and fields are by
+    hand. It replaces no file.
     """
     monkeypatch.chdir(texts.parent)
     said = write_suite("suites/mine", [Path("texts")], 5e10)
@@ -98,7 +98,7 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
 def test_names_of_others_write_nothing_into_the_suite(
     texts: Path, name: str, is_folder: bool, monkeypatch
 ) -> None:
-    """Oracle: the suite's own rules, and a field or folder that is called as the text is."""
+    """Oracle: the suite loads with its usual methods, and the field or folder keeps its name."""
     monkeypatch.chdir(texts.parent)
     folder, field = (name, "body") if is_folder else ("My Letters", name)
     renamed = (texts / "My Letters").rename(texts / folder)
@@ -111,8 +111,8 @@ def test_names_of_others_write_nothing_into_the_suite(
 
 
 def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:
-    """Oracle: by hand: the domain says so, and no other; text of which nothing can be read is an
-    error.
+    """Oracle: by hand: only the domain with a broken line has `on_error = "skip"`. If nothing of a
+    text can be read, that is an error.
     """
     monkeypatch.chdir(texts.parent)
     with (texts / "My Letters" / "all.jsonl").open("a") as file:
@@ -134,8 +134,8 @@ def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:
 
 
 def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
-    """Oracle: by hand: the longest text of a record stands in its `meta.body`; names of folders
-    stay what they are.
+    """Oracle: by hand: the longest text of a record is in its field `meta.body`. A domain's name
+    ends like its folder's, in `-C4`.
     """
     monkeypatch.chdir(texts.parent)
     nested = (texts / "My Letters").rename(texts / "نامه‌ها-C4")
@@ -148,7 +148,7 @@ def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(("documents", "share"), [(100, 0.3), (36, 0.5)])
 def test_documents_enough_are_held_out_where_half_are_so_many(documents: int, share: float) -> None:
-    """Oracle: by hand: 20 documents and half as many to spare are 30."""
+    """Oracle: by hand: 30 documents (20, and half as many to spare), but at most half of all."""
     assert (
         choose_valid_share(Text(Domain(name="a", train=("x",)), documents, 100 * documents, 1e4))
         == share
@@ -157,10 +157,10 @@ def test_documents_enough_are_held_out_where_half_are_so_many(documents: int, sh
 
 def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None:
     """Oracle: by hand: of ten minutes evaluation has a sixth, so that each of eight stages has 62.5
-    s. In these a tenth of 1e15 FLOPs per second trains 5.1 million parameters on 40 tokens each, of
-    which L6_D256 has 5.0 and L6_D320 7.7; but 20 passes over some thousand tokens are the smallest
-    rung's at most, and so is a stage: the 12 * 32² + 1,024 * 32 parameters of L1_D32 cost 6 FLOPs
-    per token, of 2.6 bytes.
+    s. In 62.5 s, a tenth of 1e15 FLOPs per second trains 5.1 million parameters on 40 tokens each:
+    L6_D256 has 5.0 million, and L6_D320 7.7. But a stage has at most 20 passes over a few thousand
+    tokens, enough only for the smallest rung. The 12 * 32² + 1,024 * 32 parameters of L1_D32 cost 6
+    FLOPs per token, and a token is 2.6 bytes.
     """
     monkeypatch.chdir(texts.parent)
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6
@@ -203,7 +203,7 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
 def test_text_that_makes_no_suite_is_refused(
     texts: Path, folders: list[str], message: str, monkeypatch
 ) -> None:
-    """By hand: one domain alone, a folder that is not there, one document alone. Each is named;
+    """By hand: a single domain, a missing folder, a single document. The message names each, and
     nothing is written.
     """
     monkeypatch.chdir(texts.parent)
@@ -215,9 +215,9 @@ def test_text_that_makes_no_suite_is_refused(
 
 
 def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) -> None:
-    """Oracle: by hand: 30 of 60 held out, and 5 of 7 test examples, are training text in another
-    case, with other blanks and without their first words; of two each a quarter is. 12 of them are
-    text of the other domain, too.
+    """Oracle: by hand: 30 of 60 validation documents, and 5 of 7 test examples, are training text
+    in another case, with other blanks and without their first two words. Two more documents and
+    examples are only about a quarter training text. 12 of the 30 are also training text of `b`.
     """
     words = [f"w{i}" for i in range(1000)]
     a, held, new = (sentences(seed, count, words) for seed, count in ((1, 60), (2, 28), (3, 300)))
@@ -277,7 +277,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     ],
 )
 def test_a_warning_names_the_limits_that_a_suite_sets(limits, named, unnamed, tmp_path) -> None:
-    """Oracle: the suite's keys, of which these leave validation documents out."""
+    """Oracle: the keys by which the suite leaves validation documents out, and no others."""
     domain = Domain(name="a", train=(str(write_text(tmp_path / "a.jsonl", sentences(1, 300))),))
     data = DATA.model_copy(update={"max_valid_tokens": None, **limits})
     corpus = prepare([domain], SMALL, data, tmp_path / "data")
@@ -290,7 +290,7 @@ def test_a_warning_names_the_limits_that_a_suite_sets(limits, named, unnamed, tm
 
 
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
-    """Oracle: by hand: 9 documents of another domain are for validation."""
+    """Oracle: by hand: `c` has 9 validation documents, which are training documents of `b`."""
     first, second = sentences(1, 300), sentences(2, 300)
     places = [
         write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", first), ("b", second))
@@ -319,8 +319,8 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
 
 
 def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None:
-    """Oracle: six steps of ten rows of 16 tokens, a memory of 800, over the tokens that prepare
-    counts by hand.
+    """Oracle: by hand: six steps of ten rows of 16 tokens, and a memory of 800 tokens, divided by
+    the tokens that `prepare` recorded for each domain.
     """
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", str(tmp_path / "runs")]
@@ -342,7 +342,7 @@ def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None
 
 
 def test_hidden_folders_are_no_domains(tmp_path: Path) -> None:
-    """Oracle: the folders that a notebook does not hide."""
+    """Oracle: by hand: the folders whose names do not begin with a dot."""
     for name in ("a", "b", ".ipynb_checkpoints"):
         (tmp_path / name).mkdir()
         write_text(tmp_path / name / "text.jsonl", sentences(1))

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_each_place_that_a_hook_watches_is_there() -> None:
-    """Oracle: git's list of files: each alternative of a hook's pattern is a file of it."""
+    """Oracle: git's list of files: each alternative of a hook's pattern matches one of them."""
     content = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     listing = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True

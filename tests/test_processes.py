@@ -27,7 +27,7 @@ from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join
 from tests.support.record_lines import read_lines
 
-TALKS = 5  # words that a connection needs to live, in the test below
+TALKS = 5  # values that the processes exchange before the first one's work ends
 
 
 def _let_the_first_act(rank: int, folder: Path) -> None:
@@ -55,7 +55,7 @@ def _let_the_first_act(rank: int, folder: Path) -> None:
 
 @dataclass
 class Hungry(LifelongMethod):
-    """No process holds four rows of it."""
+    """It runs out of memory if a process has more than three rows."""
 
     def loss(self, learner: Any, batch: Any) -> torch.Tensor:
         if len(batch.tokens) > 3:
@@ -84,7 +84,7 @@ def _leave_a_model(rank: int, folder: Path) -> None:
     with join():
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         model(torch.ones(1, 2)).sum().backward()
-        model.__dict__["cycle"] = model  # as a run's
+        model.__dict__["cycle"] = model  # like a run's model
         del model
     names = [
         file.read_text(encoding="utf-8").strip() for file in Path("/proc/self/task").glob("*/comm")
@@ -102,17 +102,18 @@ def _do_all(ports: Sequence[int], folder: Path) -> None:
 
 
 def test_a_pair_of_processes(tiny_folder: Path) -> None:
-    """One pair does it all, as it takes seconds to start.
+    """One pair does three tests, because it takes seconds to start.
 
-    They talk while the first prepares. Oracle: its work, which it alone does, ends only once both
-    have talked five times; were the other waiting for its end in one collective, as long as a
-    backend's limit lets it, it never would. What it raises both raise.
+    Only the first process prepares, and both exchange values meanwhile. Oracle: its work ends only
+    after five values. If the other waited in a single collective, which has a time limit, the work
+    would never end. Both raise the first one's error.
 
-    Both are short of memory. Oracle: by hand: of eight rows each of two processes has four, at once
-    too many for both. Each says the cure, the records once; a run that follows it is trained.
+    Both run out of memory. Oracle: by hand: each of two processes has four of eight rows, too many
+    for both. Both errors name the cure, and the records name it once. A later run with it is
+    trained.
 
-    Their threads end with the pair. Oracle: Linux's list: one that lives on as the interpreter ends
-    aborts it now and then.
+    Their threads end with the pair. Oracle: Linux's list of threads. A thread that is alive when
+    the interpreter ends can abort it.
     """
     tiny = TinyRuns("naive", build, tiny_folder)
     run = tiny.make_run(tiny.make_config(), "two")  # makes the text
@@ -143,8 +144,8 @@ if sys.argv[2] in ("fails", "is killed"):
 def test_processes_are_started_and_end_together(
     what: str, status: int, tmp_path: Path, monkeypatch
 ) -> None:
-    """Oracle: by hand: each has a rank; where one fails the other, which would wait for ever, is
-    ended, and the exit status is that one's, 128 and the signal where one killed it.
+    """Oracle: by hand: each has a rank. If one fails, the other, which would wait for ever, is
+    ended. The exit status is that of the failed one, or 128 plus the signal that killed it.
     """
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(local, "list_physical_cores", lambda: [(core,) for core in range(7)])
@@ -157,8 +158,8 @@ def test_processes_are_started_and_end_together(
 
 
 def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
-    """By hand: a made-up machine has 8 GPUs and another none, where `all` is refused; a number is
-    itself.
+    """By hand: on a made-up machine with 8 GPUs `all` is 8, and on one without GPUs it is refused.
+    A number stays as it is.
     """
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
     assert (count_processes("all"), count_processes(3)) == (8, 3)

@@ -1,5 +1,5 @@
-"""Runs that go wrong and go on: weights that overflow, memory that is short, failures that are
-over, killed parents.
+"""Runs that fail and go on: weights that overflow, too little memory, stages that others take over,
+past failures and unfinished heartbeats.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Plain(LifelongMethod):
 
 @dataclass
 class Hungry(LifelongMethod):
-    """Nothing holds more than three rows of it, neither a device nor the machine."""
+    """It runs out of memory with more than three rows: with four the machine's, else a device's."""
 
     def loss(self, learner, batch):
         if len(batch.tokens) > 3:
@@ -59,7 +59,7 @@ class Hungry(LifelongMethod):
 
 @dataclass
 class TooLarge(LifelongMethod):
-    """No machine holds a row of it."""
+    """It runs out of memory with any number of rows."""
 
     def loss(self, learner, batch):
         raise MemoryError
@@ -67,7 +67,7 @@ class TooLarge(LifelongMethod):
 
 @dataclass
 class Strict(LifelongMethod):
-    """Its loss may be taken with strict algorithms alone."""
+    """Its loss asserts that torch uses only deterministic algorithms."""
 
     def loss(self, learner, batch):
         assert torch.are_deterministic_algorithms_enabled()
@@ -76,7 +76,7 @@ class Strict(LifelongMethod):
 
 @dataclass
 class Breaks(LifelongMethod):
-    """It fails where the file is."""
+    """It fails while the file exists."""
 
     file: str = ""
 
@@ -88,7 +88,7 @@ class Breaks(LifelongMethod):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its text is tokenised once for all tests here."""
+    """A folder of runs, whose text is tokenised once for all tests here."""
     return tmp_path_factory.mktemp("several")
 
 
@@ -104,8 +104,8 @@ def lines_of(run: Any, stage: int = 0) -> list[Any]:
 
 
 def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
-    """Oracle: such steps leave weights that are finite, and a mean loss whose exponential is no
-    number.
+    """Oracle: steps at this rate leave finite weights, but a mean loss whose exponential is not
+    finite.
     """
     tiny = tiny_runs_of(Naive, folder)
     run = tiny.make_run(tiny.make_config(learning_rate=100.0), "blown-up")
@@ -115,8 +115,8 @@ def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
 
 
 def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
-    """Oracle: the loss of every step is finite, so only a look at the weights can tell. The stage
-    is not done, and the checkpoint is from before.
+    """Oracle: the loss of every step is finite, so only the weights show the failure. The stage is
+    not done, and the checkpoint is of the step before.
     """
     tiny = tiny_runs_of(Overflows, folder)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "overflows")
@@ -131,8 +131,9 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
 
 
 def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> None:
-    """Oracle: the weights of a run that was asked for as many rows (2 of 8, halved twice) from the
-    start, bit for bit, and up to rounding those of all rows at once. The record says so.
+    """Oracle: a run that is asked for 2 rows (8, halved twice) from the start has the same weights,
+    bit for bit. A run of all rows at once has the same perplexities up to rounding. The record
+    names the 2 rows.
     """
     tiny = tiny_runs_of(Hungry, folder)
     run = tiny.make_run(tiny.make_config(), "hungry")
@@ -152,8 +153,8 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
 
 
 def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
-    """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has
-    no word.
+    """Oracle: by hand: the error and the record name the cure. Python's own MemoryError has no
+    message.
     """
     tiny = tiny_runs_of(TooLarge, folder)
     run = tiny.make_run(tiny.make_config(), "no-row")
@@ -164,8 +165,9 @@ def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
 
 
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:
-    """Oracle: torch's own switch, inside and afterwards. A run without them has the key that it had
-    before there were any; here they are the same algorithms, so weights agree.
+    """Oracle: torch's own switch, during the loss and afterwards. A run without strict algorithms
+    has the same key as before the setting existed. In this test both use the same algorithms, so
+    weights agree.
     """
     assert (
         "deterministic" not in describe(Training(), "weights")
@@ -183,11 +185,11 @@ def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> 
 
 
 def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> None:
-    """Oracle: the weights of a run that was let alone; and while another has the stage nothing is
+    """Oracle: the weights of an undisturbed run. While another process has the stage, nothing is
     written.
 
-    Somebody on another machine takes the stage after its first record, and gives it back when this
-    run comes to wait.
+    A process on another machine takes the stage after its first record, and gives it back when this
+    run waits for it.
     """
     tiny = tiny_runs_of(Plain, folder)
     alone = tiny.make_run(tiny.make_config(), "whole")
@@ -218,7 +220,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
 
 
 def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
-    """Oracle: what `status` and tables read: after a retry that was stopped there is no failure."""
+    """Oracle: the failure that `status` and tables read: after a stopped retry there is none."""
     tiny = tiny_runs_of(Breaks, folder, file=str(folder / "broken"))
     config = tiny.make_config()
     (folder / "broken").touch()
@@ -240,7 +242,7 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "7", "{}", None])
 def test_an_unfinished_heartbeat_says_nothing(content: str | None, tmp_path: Path) -> None:
-    """Oracle: a machine that went down leaves an empty file, or none."""
+    """Oracle: a crash of the machine leaves an empty file or none. Neither is a heartbeat."""
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     assert read_heartbeat(tmp_path / "run.json") is None

@@ -47,7 +47,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def by_row(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
-    """The gradient of each row's loss (ROWS, *shape), by a backward pass a row."""
+    """The gradient of each row's loss (ROWS, *shape), with one backward pass per row."""
     rows = []
     for row in range(ROWS):
         tokens, domains, positions, targets = (part[row : row + 1] for part in batch())
@@ -86,9 +86,9 @@ def test_gradients_are_those_of_each_row_alone(
     architecture: str, at_once: int, monkeypatch
 ) -> None:
     """Oracle: a forward and backward pass of autograd for each row, in float64. Embeddings are tied
-    to the head, positions are shared by all rows, PAD has no gradient in RoBERTa's embedding; its
-    42 rows come one at a time, 41 (the last with one of the prompts, which give no logits) and one,
-    or all.
+    to the head, positions are shared by all rows, and PAD has no gradient in RoBERTa's embedding.
+    The embedding's 42 rows, of which the last two are prompts without logits, are computed one at a
+    time, as 41 and one, or all at once.
     """
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     model = model_of(architecture)
@@ -106,8 +106,8 @@ def test_gradients_are_those_of_each_row_alone(
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
 def test_gradients_under_autocast(architecture: str) -> None:
-    """Oracle: a backward pass a row under the same autocast, to bf16's 8 bits of each tensor's
-    largest gradient.
+    """Oracle: one backward pass per row under the same autocast. Errors are relative to each
+    tensor's largest gradient, because bf16 has 8 bits.
     """
     model = model_of(architecture).float()
     expected, ours = by_row(model, BF16), together(model, BF16)

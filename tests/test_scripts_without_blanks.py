@@ -42,9 +42,10 @@ def draw(letters: list[str], size: int, chosen: random.Random) -> list[str]:
 
 
 def make_documents(script: str) -> tuple[list[str], list[str]]:
-    """60 documents, and 20 others of which the first ten have three letters changed.
+    """60 training documents and 20 validation documents: ten copies with three letters changed,
+    then ten new ones.
 
-    Every third has Latin words and numbers in between.
+    Every third training document also has a Latin word and a number.
     """
     chosen = random.Random(script)
     letters = [chr(code) for code in SCRIPTS[script]]
@@ -66,8 +67,8 @@ def encode(bpe: Tokenizer, texts: list[str]) -> np.ndarray:
 
 
 def list_runs(text: str) -> set[tuple[str, ...]]:
-    """The runs of words by Python's own regular expressions: each letter of a script without
-    blanks, and what stands between blanks of other scripts.
+    """The runs of RUN words, by Python's own regular expressions. A word is a letter of a script
+    without blanks, or other characters between blanks.
     """
     lone = "\u0e00-\u0fff\u1000-\u10bf\u1780-\u17ff\u1980-\u19df\u1b00-\u1b7f\u3000-\u9fff"
     lone += "\ua000-\ua4cf\ua980-\ua9df\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002ffff"
@@ -93,7 +94,7 @@ def make_tokenizer(kind: str, texts: list[str]) -> Tokenizer:
 
 
 def make_fallback_tokenizer(texts: list[str]) -> Tokenizer:
-    """Like Llama 2's, with every tenth letter of the texts, and tokens of a byte for the rest."""
+    """Like Llama 2's: tokens for every tenth letter of the texts, and bytes for the others."""
     letters = sorted({letter for text in texts for letter in text})[::10]
     tokens = ["<s>", "<pad>", "</s>", "<mask>", "<unk>", "\u2581", *letters]
     tokens += [f"<0x{value:02X}>" for value in range(256)]
@@ -108,7 +109,7 @@ def make_fallback_tokenizer(texts: list[str]) -> Tokenizer:
 @pytest.mark.parametrize("kind", ["letters", "bpe", "pieces", "fallback"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_near_copies_are_found_in_scripts_without_blanks(script: str, kind: str) -> None:
-    """Oracle: Python's sets of runs of words; the ten that were changed in three letters."""
+    """Oracle: Python's sets of runs of words, which find the ten documents with changed letters."""
     train, valid = make_documents(script)
     bpe = make_tokenizer(kind, train + valid)
     [found] = find_near_copies(bpe, EOS, [encode(bpe, valid)], encode(bpe, train))
@@ -120,8 +121,8 @@ def test_near_copies_are_found_in_scripts_without_blanks(script: str, kind: str)
 
 @pytest.mark.parametrize("kind", ["letters", "bpe", "pieces", "fallback"])
 def test_a_letter_in_another_place_changes_no_words_of_other_scripts(kind: str) -> None:
-    """Oracle: the same documents of Latin, Greek and Hindi words, with a Chinese one beside them,
-    which lets all be read character by character.
+    """Oracle: the same documents of Latin, Greek and Hindi words without a Chinese one beside them.
+    The Chinese one makes the code read all documents character by character.
     """
     chosen = random.Random(3)
     alphabets = ["abcdeéüß", "αβγδεζ", "कखगघचछ"]
@@ -143,8 +144,8 @@ def test_a_letter_in_another_place_changes_no_words_of_other_scripts(kind: str) 
 
 
 def test_a_bag_of_words_counts_letters_of_such_scripts() -> None:
-    """Oracle: texts whose class is which of two letters is among others, and never a whole text;
-    words of other scripts are counted as before.
+    """Oracle: a text's class is which of two letters is among its twelve. Texts differ, so a whole
+    text as one word would tell nothing.
     """
     chosen = random.Random(1)
     letters = [chr(code) for code in SCRIPTS["Chinese"]][:40]

@@ -1,8 +1,8 @@
-"""Suites on a real Slurm: two nodes on this machine, started for these tests. Asserted on states
-and records.
+"""Suites on a real Slurm: two nodes on this machine, started for these tests. Tests read states and
+records.
 
-Every wait is for a state and ends with an error if that does not come. Runs are disturbed in
-mid-stage: they are slow (tests/examples/paced.py) until that has happened.
+Every wait is for a state, and ends with an error if that state does not come. Runs are disturbed in
+mid-stage: until then a file slows them (tests/examples/paced.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ pytestmark = needs_slurm
 
 
 def preempt(tiny: SuiteFolder) -> None:
-    """A job of a partition that goes before takes both nodes."""
+    """Submit a job for both nodes in a partition of higher priority."""
     urgent = [
         "sbatch",
         "--parsable",
@@ -57,7 +57,7 @@ def preempt(tiny: SuiteFolder) -> None:
 
 
 def write_python(tiny: SuiteFolder) -> Path:
-    """What starts jobs, of which Slurm can suspend those that train: only they import torch."""
+    """Write a job's `python`. Slurm can suspend jobs that train, because they run Python itself."""
     script = tiny.folder / "python"
     script.write_text(
         f'#!/bin/sh\ncase "$SLURM_JOB_NAME" in *:train:*) exec {sys.executable} "$@";; esac\n'
@@ -68,7 +68,7 @@ def write_python(tiny: SuiteFolder) -> Path:
 
 
 def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
-    """The most seconds that passed and were not charged between two evaluations, before the run was
+    """The longest time in seconds between two evaluations that was not charged, before the run was
     queued again.
     """
     lines = itertools.takewhile(lambda line: line["kind"] != "resumed", tiny.stage(row))
@@ -82,8 +82,8 @@ def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
 
 @pytest.fixture(scope="module")
 def sweep(cluster, texts, job_python, tmp_path_factory) -> Iterator[SuiteFolder]:
-    """A whole suite, from text to tables, Python in something like a container, and a teardown that
-    succeeds. One run reaches its time limit, one fails, one dies without a word.
+    """A whole suite, from text to tables, with forked Python (`job_python`) and a teardown command.
+    One run reaches its time limit, one fails, and one is killed without a record.
     """
     folder = tmp_path_factory.mktemp("sweep")
     with new_suite_folder(folder, texts, prepared=False, python=job_python) as tiny:
@@ -118,7 +118,7 @@ def test_one_failure_stops_no_other(sweep: SuiteFolder) -> None:
 
 
 def test_a_failure_is_told(sweep: SuiteFolder, capsys) -> None:
-    """Oracle: the traceback in the record; where the run said no word, how Slurm saw it end."""
+    """Oracle: the record's traceback. For a run that was killed, how Slurm saw it end."""
     [failed] = [line for line in sweep.run_lines("trips") if line["kind"] == "failed"]
     assert "paced.py" in failed["traceback"] and failed["stage"] == 1
     capsys.readouterr()
@@ -134,8 +134,8 @@ def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
 
 
 def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
-    """The notes of what was submitted are the oracle: nothing new, then the failed runs and a
-    report, when asked and once. Of equal runs the last row begins. They take no stage twice.
+    """Oracle: the notes of what was submitted: nothing new, then, when asked, the failed runs and a
+    report, once. Among runs of equal size, the last row's begins first. No stage is trained twice.
     """
     before = len(sweep.waves())
     sweep.submit()
@@ -154,12 +154,12 @@ def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
 
 
 def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder) -> None:
-    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle:
-    undisturbed runs.
+    """A job of a partition with higher priority takes the nodes, and meanwhile the code is broken.
+    Oracle: undisturbed runs.
 
-    The job trains three runs, two at a time and the last row first; one that fails ends no other,
-    and is not tried again. Before, Slurm suspends it for four seconds. Oracle of what is charged:
-    the wall clock between the two evaluations around them.
+    The job trains three runs, two at a time and the last row first. A run that fails ends no other,
+    and is not tried again. Before the preemption, Slurm suspends the job for four seconds. Oracle
+    of what is charged: the wall clock between the evaluations before and after.
     """
     bundle = (
         f'runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2\npython = "{write_python(tiny)}"'
@@ -197,8 +197,8 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
 
 
 def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
-    """One process alone is the oracle, up to rounding. A process that fails ends the job, and says
-    why in the records.
+    """Oracle: a run in a single process, up to rounding. A process that fails ends the job, and the
+    records have its traceback.
     """
     rows = (
         '{ method = "naive", set = { "budget.amount" = [5, 20], "model.dropout" = 0.0 } }',
@@ -221,11 +221,11 @@ def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
 
 
 def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster, capsys) -> None:
-    """An undisturbed run is the oracle: nothing depends on who submitted it, and after `cancel` a
-    `run` goes on.
+    """Oracle: an undisturbed run: nothing depends on the process that submitted it, and after
+    `cancel` a `run` goes on.
 
-    A controller that does not answer ends nothing: `run` and `cancel` are errors, and `status`
-    knows what is recorded.
+    If the controller does not answer, nothing ends: `run` and `cancel` are errors, and `status`
+    shows what is recorded.
     """
     tiny.write("x").tell("x", "slow")
     words = [sys.executable, "run_all.py", *tiny.arguments("run", "--executor", "slurm")]
@@ -255,8 +255,8 @@ def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster
 def test_an_array_whose_answer_is_lost_is_ended_and_sent_again(
     tiny: SuiteFolder, tmp_path: Path, monkeypatch
 ) -> None:
-    """The first sbatch submits, and says what it says where the controller is too busy to answer.
-    Oracle: Slurm's queue, and an undisturbed run, whose stages were trained once.
+    """The first sbatch submits, but fails with the message of a controller that is too busy to
+    answer. Oracle: Slurm's queue, and an undisturbed run, whose stages were trained once.
     """
     taken, sbatch = tmp_path / "taken", tmp_path / "bin" / "sbatch"
     sbatch.parent.mkdir()
@@ -279,8 +279,8 @@ def test_an_array_whose_answer_is_lost_is_ended_and_sent_again(
 
 
 def test_a_run_is_scored_while_another_trains(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: the scores and measures of a run are a job, which begins when this run has
-    ended, while another of the array is in mid-stage; those of a run that fails begin later.
+    """Oracle: by hand: one job makes the scores and measures of a run. It begins when that run has
+    ended, while another run of the array is in mid-stage. The job of a run that fails begins later.
     """
     table = 'tables = ["representational_similarity"]'
     tiny.write('{ method = "naive" }', "trips", "x", tasks=write_task(tiny.folder))
@@ -306,8 +306,8 @@ def test_a_run_is_scored_while_another_trains(tiny: SuiteFolder) -> None:
 
 
 def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
-    """By hand: Slurm gives a GPU that is made up, and the job says that torch finds none rather
-    than go on.
+    """By hand: Slurm gives a made-up GPU. The job fails with a message that torch finds none, and
+    does not train without one.
     """
     tiny.write("x", slurm="gpus_per_node = 1\nnodes = 1")
     tiny.submit()
@@ -318,8 +318,8 @@ def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
 def test_a_job_that_its_limit_stops_in_vain_ends(
     cluster, texts: Path, job_python: str, tmp_path: Path, capsys
 ) -> None:
-    """What prepares is told twice that its time is over before it has kept anything. Oracle: it is
-    queued again once, and then fails, with the key to raise in `status`.
+    """The job that prepares is told twice that its time is over before it has kept anything.
+    Oracle: by hand: it is queued again once, then fails, and `status` names the key to raise.
     """
     with new_suite_folder(tmp_path, texts, prepared=False, python=job_python) as tiny:
         begun = tmp_path / "begun"
@@ -344,8 +344,8 @@ def test_a_job_that_its_limit_stops_in_vain_ends(
 
 
 def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> None:
-    """Another suite has the same run. Oracle: Slurm's reason why it waits, an undisturbed run, and
-    that each stage was trained once.
+    """Another suite has the same run. Oracle: Slurm's reason why the other job waits, an
+    undisturbed run, and one training of each stage.
     """
     tiny.write("x").tell("x", "slow")
     tiny.submit()

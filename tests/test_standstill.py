@@ -1,4 +1,4 @@
-"""A process that is stopped is not charged for it."""
+"""The time for which a process is stopped (suspended) is not charged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class Seconds:
-    """What the clocks say: a test lets time pass, in which the process computes so much."""
+    """Clocks that a test moves by seconds of wall time and seconds of computing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.computed = 100.0
@@ -43,8 +43,8 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Seconds:
 def test_what_counts_as_a_stop(
     wall: float, computed: float, charged: float, passes: Seconds
 ) -> None:
-    """Oracle: the rule: more than two seconds between two readings, of which less than a tenth was
-    computed.
+    """Oracle: the rule: a stop is more than two seconds between two readings, of which the process
+    computed less than a tenth.
     """
     clock = Clock(Budget(unit="seconds", amount=10.0), 0, World(0, 1, CPU))
     clock.start()
@@ -54,7 +54,7 @@ def test_what_counts_as_a_stop(
 
 
 def test_a_driver_that_lets_the_process_sleep_stops_no_clock(passes: Seconds) -> None:
-    """Oracle: the seconds themselves: a budget that never passed would never end."""
+    """Oracle: all 60 s are charged, although the process slept. Else a budget would never end."""
     clock = Clock(Budget(unit="seconds", amount=10.0), 0, World(0, 1, torch.device("mps")))
     clock._world = World(0, 1, CPU)
     clock.start()
@@ -64,7 +64,7 @@ def test_a_driver_that_lets_the_process_sleep_stops_no_clock(passes: Seconds) ->
 
 
 def test_a_stop_is_in_no_core_time(passes: Seconds) -> None:
-    """Oracle: seconds counted by hand; what passed while the clock was paused was never charged."""
+    """Oracle: seconds counted by hand. Stops and pauses are in neither charged nor core time."""
     clock = Clock(Budget(unit="seconds", amount=10.0), 0, World(0, 1, CPU))
     clock.start()
     for wall, computed in ((3.0, 3.0), (3600.0, 0.0), (1.0, 1.0)):
@@ -82,7 +82,7 @@ def test_a_stop_is_in_no_core_time(passes: Seconds) -> None:
 
 
 class OtherIsStopped(World):
-    """Two processes, of which the other was stopped for 60 s, for which this one waited."""
+    """Two processes. The other was stopped for 60 s, and this one waited for it."""
 
     def find_maximum(self, *values: float) -> list[float]:
         seconds, still, alarm = values

@@ -1,4 +1,4 @@
-"""How far a sweep is: what is said of states, and when a local sweep says it."""
+"""How far a sweep is: what `status` says of runs, rows and what to do next."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
 
 
 def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
-    """Oracle: the score's own key, which holds the learning rate."""
+    """Oracle: a score's key contains the learning rate, so with another rate it is missing."""
     task = {
         "name": "toy",
         "domain": "python",
@@ -151,8 +151,8 @@ def survey(tmp_path) -> Survey:
 def test_watch_says_what_is_under_way_until_all_is_over(
     survey: Survey, monkeypatch, capsys
 ) -> None:
-    """Oracle: by hand: two looks of the run that runs, each on an empty screen, then all runs and
-    what is next.
+    """Oracle: by hand: two screens of the running run, each cleared before, then all runs and the
+    next command.
     """
     [begun, later], empty = survey.read_states(), "\033[H\033[2J"
     later = replace(later, state="todo")
@@ -175,7 +175,7 @@ def test_watch_says_what_is_under_way_until_all_is_over(
 
 def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> None:
     """Oracle: by hand: of four runs of a row two are done, with a mean AP of 20, and two failed for
-    the same reason; nothing to say of one that was never begun.
+    the same reason, in one line. A run that never began has no line of its own.
     """
     [first, other] = survey.read_states()
     name = first.config.domains[0].name
@@ -208,7 +208,7 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
     ],
 )
 def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], does: str) -> None:
-    """Oracle: the rule: `run` leaves out what failed, unless --retry-failed asks for it."""
+    """Oracle: the rule: `run` leaves out failed runs, unless --retry-failed asks for them."""
     runs = []
     for run, kind in zip(survey.read_states(), kinds, strict=True):
         run.view.texts = Texts(keys={"a": "key"})
@@ -217,8 +217,8 @@ def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], doe
 
 
 def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
-    """Oracle: by hand: of the same runs those of seed 3 ended, of seed 4 one began, of 5 one is of
-    another suite.
+    """Oracle: by hand: seed 3 has ended runs of all rows. Seed 4 only began one, seed 5 has one
+    with other options, and seed 0 is shown.
     """
     survey.store.root.mkdir()
     survey.store.archive_mark.touch()
@@ -244,8 +244,8 @@ def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
     [(0.0, ("running", 0.25)), (-3600.0, ("waiting", 0.0)), (60.0, ("waiting", 0.0))],
 )
 def test_only_a_heartbeat_of_now_is_a_sign_of_life(ahead: float, expected, survey: Survey) -> None:
-    """Of a run of a job of two. Oracle: by hand: an hour ago is too old, and by a clock that is
-    ahead a run that died would look alive until that time has come.
+    """One of two runs of a job has a heartbeat. Oracle: by hand: one of an hour ago is too old. One
+    from a clock that is ahead does not count, or a dead run would look alive until that time.
     """
     run, store = survey.configs[1], survey.store
     now = time.time()

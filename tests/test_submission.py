@@ -1,4 +1,4 @@
-"""What is submitted once, and what it waits for; the cluster is a table in memory, and
+"""Jobs are submitted once, and wait for the right jobs. The cluster is a table in memory.
 tests/test_slurm.py has a real one.
 """
 
@@ -34,7 +34,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 def list_units(tiny: SuiteFolder) -> list[str]:
-    """The units of all that is noted."""
+    """The units in the notes of what was submitted."""
     return [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
 
 
@@ -50,8 +50,8 @@ def list_units(tiny: SuiteFolder) -> list[str]:
 def test_a_lost_answer_leaves_nothing_twice(
     tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, error: Exception
 ) -> None:
-    """Oracle: the queue of a Slurm that took an array whose answer did not come: the call stops
-    there; the next one ends that array and submits each unit once; `cancel` ends it, too.
+    """Oracle: the queue. Slurm took an array, but its answer was lost, and the call stops. The next
+    call ends that array and submits each unit once. `cancel` ends such an array, too.
     """
     submit = slurm.submit
 
@@ -78,7 +78,7 @@ def test_a_lost_answer_leaves_nothing_twice(
 def test_ctrl_c_waits_until_the_note_is_written(
     tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch
 ) -> None:
-    """Oracle: the queue is what is noted, whenever Ctrl-C comes while sbatch works; the next call
+    """Oracle: the notes agree with the queue after a Ctrl-C while sbatch works. The next call
     submits the rest, and no unit twice.
     """
     submit = slurm.submit
@@ -117,7 +117,7 @@ def test_what_sbatch_starts_in_is_deaf_to_ctrl_c(
 def test_who_comes_second_is_told_what_the_first_has_submitted(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: the queue: the second call's plan was made before the first had submitted."""
+    """Oracle: sbatch is not called for a plan that was made before the first submission."""
     plan = tiny.plan()
     assert tiny.submit() == 0
     count = slurm.calls["sbatch"]
@@ -130,8 +130,8 @@ def test_who_comes_second_is_told_what_the_first_has_submitted(
 def test_an_edited_suite_waits_for_no_stage_that_it_does_not_need(
     tiny: SuiteFolder, slurm: FakeSlurm
 ) -> None:
-    """Oracle: the dependencies in the batch scripts: with other settings the stages and runs of
-    before are nobody's, and their text is the same; with a row more they are needed.
+    """Oracle: the dependencies in the batch scripts. With other settings no job needs the earlier
+    stages and runs, only the text, which is the same. With one more row, jobs need them.
     """
     assert tiny.submit() == 0
     before = {wave["kind"]: wave["id"] for wave in tiny.waves()}
@@ -163,7 +163,7 @@ def test_what_a_job_waits_for_is_named_to_the_third(
 
 
 def test_a_silent_controller_is_waited_for() -> None:
-    """Oracle: Slurm's words where its controller is down, which no user repairs."""
+    """Oracle: the message that Slurm gives if its controller is down. No user can repair that."""
     with pytest.raises(SlurmError) as failure:
         commands.ask("sh", "-c", f"echo 'slurm_load_jobs error: {NO_ANSWER}' >&2; exit 1")
     assert NO_ANSWER in str(failure.value)
@@ -174,10 +174,9 @@ METHODS = ("naive", "er", "ewc", "mas", "agem", "elle", "logit_kd", "derpp", "pn
 
 
 def test_the_jobs_of_270_runs(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: 9 methods, 5 settings and 6 seeds, of which 5 x 6 share their first stage,
-    are trained by a job each, and all scores and measures of a run are one more. They were 1,171,
-    as the models after two stages of a run and after each shared one were jobs of their own, and
-    the measures of a run.
+    """Oracle: by hand: 9 methods, 5 settings and 6 seeds are 270 runs. Each run is trained by one
+    job, and scored and measured by another. Each of the 5 x 6 shared first stages is one job. There
+    were 1,171 jobs when each scored model and the measures of each run had a job of their own.
     """
     rows = []
     for rate in (1, 2, 3, 4, 5):
@@ -201,8 +200,9 @@ def test_the_jobs_of_270_runs(tiny: SuiteFolder) -> None:
 
 
 def test_a_run_is_scored_after_its_own_training(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand, of arrays of at most four jobs of two runs: tasks with equal numbers have
-    the same runs, the last rows first. What has no such array waits for all that trains it.
+    """Oracle: by hand, for arrays of at most four jobs of two runs: jobs of the same number in both
+    arrays have the same runs, the last rows first. A job of scores without such an array waits for
+    all jobs that train its runs.
     """
     slurm.largest = 4
     tiny.write(*ROWS, slurm="runs_per_job = 2", tasks=write_task(tiny.folder))
@@ -240,8 +240,8 @@ def test_a_run_is_scored_after_its_own_training(tiny: SuiteFolder, slurm: FakeSl
 
 
 def test_a_run_replaces_the_report_that_waits(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: the queue: calls that add a seed send a report each. One that waits is ended, which
-    one that runs is not, nor that of another suite; `cancel` ends both of this one.
+    """Oracle: the queue: each call that adds a seed submits a report. An earlier report is ended if
+    it waits, but not if it runs or is another suite's. `cancel` ends both reports of this suite.
     """
     other = copy.copy(tiny)
     other.file = tiny.file.with_stem("other")

@@ -1,4 +1,4 @@
-"""The averages of streams in time: of periods before, of and after the one just learned."""
+"""Averages over streams in time: on periods before, at and after the one just learned."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ MATRIX = ((3.0, 5.0, 5.0), (2.0, 9.0, 40.0), (4.0, 8.0, 27.0))
     ],
 )
 def test_averages_are_of_the_triangles_and_the_diagonal(matrix, expected):
-    """Oracle: cube roots by hand; one period has none before or after it, and what was not
-    measured has no average.
+    """Oracle: cube roots by hand. A single period has none before or after it. Without a
+    measurement there is no average.
     """
     averages = metrics.average_over_time(matrix)
     assert tuple(averages.values()) == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_table_shows_them_of_each_finished_run(tmp_path):
-    """Oracle: `MATRIX`, written into the records of two seeds of one row, the second one doubled;
-    a row without an end misses all three.
+    """Oracle: the averages of `MATRIX`, which is written into the records of two seeds of a row,
+    doubled for the second. A row without its last stage has none.
     """
     synthetic.write(tmp_path, "demo", seeds=2)
     runs = [run for run in load_runs(tmp_path, "demo") if run.row in ("ER", "Naive")]

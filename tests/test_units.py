@@ -1,5 +1,5 @@
-"""Units of a budget: each is recorded under every budget, runs are ranked by each, and one more is
-one entry.
+"""Units of a budget: each is recorded under every budget, runs are ranked by each, and a new one
+takes one entry.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.support.tiny_suite import write
 
 
 def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
-    """Oracle: a made-up unit, rows: 40 of them are four batches of ten; suites, plans, clock,
-    records, tables and figures know it without another line. A name that is no unit is refused,
-    with those that are.
+    """Oracle: by hand: 40 of a made-up unit, rows, are four batches of ten. Suites, plans, clock,
+    records, tables and figures know it without more code. An unknown unit is refused, with the
+    known ones in the message.
     """
     suite, rows = write(tmp_path), ("--set", "budget.unit=rows", "--set", "budget.amount=40")
     with pytest.raises(ConfigError, match=r"budget\.unit: .*seconds, .*, reference .*'rows'"):
@@ -64,7 +64,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
 
 
 def test_runs_are_ranked_by_every_unit(tmp_path):
-    """Oracle: by hand; one row does in half the tokens what another does in half the FLOPs, so they
+    """Oracle: by hand: per step ER takes half of MAS's tokens and twice its FLOPs, so that they
     change places.
     """
     data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
@@ -82,15 +82,15 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
             }
             if isinstance(
                 line, EvaluationLine
-            ):  # from 16 to 4 in 100 steps, as a straight line of logarithms
+            ):  # from 16 to 4 in 100 steps, with a logarithm that falls linearly
                 line.perplexity = dict.fromkeys(line.perplexity, 16.0 * 0.25 ** (steps / 100))
     table = load("units").build(data)
     assert [column.group for column in table.columns[::2]] == [
         UNITS[unit].label for unit in list_recorded_units()
     ]
     er, mas = ([cell.mean for cell in row.cells[::2]] for row in table.blocks[0].rows)
-    # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of
-    # its 400
+    # seconds and steps allow all 100 steps. Tokens allow MAS half of them (100 tokens of 200), and
+    # FLOPs allow ER half of them (200 of 400)
     assert er == pytest.approx([4.0, 4.0, 4.0, 8.0]) and mas == pytest.approx([4.0, 4.0, 8.0, 4.0])
     er, mas = ([cell.text for cell in row.cells[1::2]] for row in table.blocks[0].rows)
     assert er == ["1", "1", "1", "2"] and mas == ["1", "1", "2", "1"]
@@ -110,9 +110,9 @@ def last_stage(run: RunRecords) -> Any:  # its lines are not all of one type
 
 
 def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_no_rank(tmp_path):
-    """Oracle: by hand, under a budget of steps: of three rows all but one lacked cores. The table
-    has no seconds of theirs, and their tokens as before; the row that is left is first of none, in
-    no other order by seconds, and the audit does not say that all is well.
+    """Oracle: by hand, under a budget of steps: two of three rows lacked cores. The table leaves
+    out their seconds, but not their tokens. The remaining row has no rank by seconds, and the page
+    does not say that all is well. Under a budget of seconds, tokens to ER's AP are left out, too.
     """
     data = study(
         tmp_path,
@@ -145,7 +145,7 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
 
 
 def test_no_other_file_asks_for_a_unit_by_name() -> None:
-    """Oracle: comparisons in the text of all files but the units' own."""
+    """Oracle: no file except the units' own compares anything with a unit's name."""
     asked = {
         (module, node.value)
         for module, tree in TREES.items()
@@ -159,7 +159,7 @@ def test_no_other_file_asks_for_a_unit_by_name() -> None:
 
 
 def test_a_phase_that_costs_nothing_is_refused(tiny_folder) -> None:
-    """Oracle: it would never end, since FLOPs are all that is counted; under steps it ends."""
+    """Oracle: under a budget of FLOPs, a phase without FLOPs would never end."""
     tiny = TinyRuns("idles", lambda name, options: Idles(), tiny_folder)
     config = tiny.make_config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
     with pytest.raises(ConfigError, match="phase 'idle' .*no flops"):
