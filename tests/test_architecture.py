@@ -33,10 +33,6 @@ MAY_IMPORT_MORE = {
     # needs what identifies a run, and which scores belong to it
     "analysis.report": {"benchmark.training", "benchmark.downstream", "methods"},
 }
-ENTRANCE = (
-    "benchmark",
-    "run_all",
-)  # benchmark/__init__.py may import run_all, for `import benchmark` in a notebook
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 LOOKS_INTO_MODELS = "analysis.model_similarity"
 WITHOUT_TORCH = (
@@ -90,7 +86,6 @@ def arrows(for_types: bool = True) -> dict[str, set[str]]:
         module: {name for name in imported(module, for_types) if room_of(name)} - {module}
         for module in FILES
     }
-    inside[ENTRANCE[0]].discard(ENTRANCE[1])
     return inside
 
 
