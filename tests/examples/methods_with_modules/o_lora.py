@@ -1,5 +1,5 @@
-"""O-LoRA: adapters a domain, orthogonal to those before, which stay and add up (Wang et al. 2023,
-arXiv 2310.14152).
+"""O-LoRA: each domain adds adapters that are orthogonal to the earlier ones, which are frozen (Wang
+et al. 2023, arXiv 2310.14152).
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class OLora(LifelongMethod):
     title = "O-LoRA"
 
     rank: AtLeastOne = 4  # of the adapters
-    strength: NotNegative = 0.5  # of the sum of |A_i A_t^T| over the earlier domains i
+    strength: NotNegative = 0.5  # factor of the sum of |A_i A_t^T| over the earlier domains i
 
     def start_stage(self, model, stage):
         if not stage.first:
