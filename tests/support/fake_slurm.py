@@ -1,4 +1,4 @@
-"""A Slurm that is a table in memory, in the place of its programs."""
+"""A fake Slurm, a table in memory that answers instead of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmark.jobs.executors.slurm import commands
 
 @dataclass
 class Submitted:
-    """An array, or a job without one (then `tasks` is empty)."""
+    """A submitted array, or a single job, whose `tasks` is empty."""
 
     tasks: tuple[int, ...]
     parallelism: int
@@ -27,24 +27,23 @@ class Submitted:
 
 
 DONE = "done"
-LATE = "RUNNING|0:0|n1"  # what accounts say that are behind
+LATE = "RUNNING|0:0|n1"  # the answer of accounts that lag behind the queue
 
 
 class FakeSlurm:
-    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`:
-    MaxSubmitJobs.
+    """Replaces Slurm's commands in this process.
+
+    `largest` is MaxArraySize, `most` is MaxSubmitJobs.
     """
 
     def __init__(
         self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9
     ) -> None:
         self.largest, self.most = largest, most
-        self.refusal, self.refused = "", ""  # what it says, and of scripts with which text
+        self.refusal, self.refused = "", ""  # sbatch's error, for scripts with this text
         self.calls: Counter[str] = Counter()
         self.arrays: dict[str, Submitted] = {}
-        self.states: dict[
-            str, str
-        ] = {}  # of jobs that do not wait; those that have ended are not in the queue
+        self.states: dict[str, str] = {}  # of jobs in the queue that are not PENDING
         self.restarts: dict[str, int] = {}
         self.accounts: dict[str, str] = {}  # of ended jobs: "FAILED|0:53|n4"
         self.held: set[str] = set()
@@ -60,7 +59,7 @@ class FakeSlurm:
 
     @property
     def jobs(self) -> list[str]:
-        """What is in the queue."""
+        """The ids of the jobs in the queue."""
         each = (
             job
             for id, array in self.arrays.items()
@@ -76,7 +75,7 @@ class FakeSlurm:
                 (job, self.states.get(job, "PENDING"), self.restarts.get(job, 0))
                 for job in self.jobs
             )
-            reasons = ("Priority", "BeginTime")  # the other for those that were started again
+            reasons = ("Priority", "BeginTime")  # the second for jobs that were requeued
             lines = []
             for job, state, many in each:
                 reason = "JobHeldUser" if job in self.held else reasons[many > 0]
@@ -102,8 +101,10 @@ class FakeSlurm:
         jobs: Iterable[str],
         said: str = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 9 ***",
     ) -> None:
-        """Jobs end; `said` is the last line of their logs, or DONE. Submitit notes work that is
-        done, and a KeyError.
+        """End jobs whose logs end with `said`.
+
+        DONE and an empty `said` leave no log. DONE and a KeyError leave a result file, as from
+        submitit.
         """
         for job in jobs:
             self.ended.add(job)

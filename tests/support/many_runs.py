@@ -1,9 +1,8 @@
-"""Many short runs side by side, whose processes are killed (SIGKILL) at random: all must finish,
-each once.
+"""Kill processes of many short, parallel runs at random: all runs must finish, each exactly once.
 
-`run_all.py run --parallel` has processes that train run after run. Whenever another so many stages
-have begun one of them is killed a moment later. The command is called again with --retry-failed
-until all runs are done. What they came to is held against runs that nobody disturbed.
+`run_all.py run --parallel` has worker processes that train run after run. At random counts of begun
+stages, SIGKILL ends one of them a moment later. The command is called again with --retry-failed
+until all runs are done. Some runs are then compared with undisturbed ones.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from tests.support.record_lines import read_lines
 METHODS = ("naive", "er")  # which share the first of their two stages
 COMPARED = 5  # seeds
 AT_ONCE = 8
-MOMENT = (
-    0.3  # seconds from the beginning of a stage in which a process is killed, about what one takes
-)
+MOMENT = 0.3  # seconds, at most, from a stage's beginning to a kill: about a stage's duration
 
 
 class ManyRuns:
-    """So many runs below a folder, of which a share is killed."""
+    """A number of runs in a folder, and `share` kills per run."""
 
     def __init__(self, folder: Path, runs: int, share: float, seed: int) -> None:
         self.folder, self.runs = folder, folder / "runs"
@@ -43,12 +40,11 @@ class ManyRuns:
         )
         self._chosen = random.Random(seed)
         stages = self.seeds * (1 + len(METHODS))
-        self._at = sorted(
-            self._chosen.sample(range(1, stages), round(share * runs))
-        )  # stages that have begun
+        # how many stages have begun when each kill is due
+        self._at = sorted(self._chosen.sample(range(1, stages), round(share * runs)))
 
     def disturb(self, seconds: float) -> bool:
-        """Train and kill, for so many seconds. Returns whether all is done."""
+        """Train and kill, for so many seconds. Returns whether all runs are done."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             child = self._call(self.runs, range(self.seeds))
@@ -59,7 +55,7 @@ class ManyRuns:
                         return False
                     self._kill_if_due(child)
                     time.sleep(0.02)
-            finally:  # Ctrl-C or SIGTERM, too
+            finally:  # also after Ctrl-C or SIGTERM
                 if not ended[0]:
                     os.kill(child, signal.SIGINT)
                     os.waitpid(child, 0)
@@ -68,7 +64,7 @@ class ManyRuns:
         return False
 
     def outcome(self) -> dict[str, Any]:
-        """Say what has become of all, after some were trained undisturbed."""
+        """Train some of the runs undisturbed, then count and compare what all runs left."""
         alone = self.folder / "undisturbed"
         _, status = os.waitpid(self._call(alone, range(min(COMPARED, self.seeds))), 0)
         assert os.waitstatus_to_exitcode(status) == 0, f"see {self.folder / 'log'}"
@@ -85,11 +81,11 @@ class ManyRuns:
             "kills": self.kills,
             "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),  # once
             "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
-            "wrong": wrong,  # what is done twice, or came to other weights than undisturbed
+            "wrong": wrong,  # not done exactly once, or with other weights than undisturbed
         }
 
     def _kill_if_due(self, child: int) -> None:
-        """Kill one of the processes that train, if enough stages have begun since the last one."""
+        """Kill one of the processes that train, if enough stages have begun for the next kill."""
         place = self.runs / "stages"
         begun = len(os.listdir(place)) if place.exists() else 0
         if self.kills == len(self._at) or begun < self._at[self.kills]:
@@ -118,7 +114,7 @@ class ManyRuns:
 
 
 def _workers(process: int) -> list[int]:
-    """The processes that train: what a process's fork server has started."""
+    """The pids of the processes that train, which a fork server below `process` has started."""
     below = processes.descendants(process)
     servers = [
         pid

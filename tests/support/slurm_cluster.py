@@ -1,14 +1,15 @@
-"""A real Slurm cluster on this machine, for tests: slurmctld, a slurmd a node, munge, and slurmdbd
-on MariaDB.
+"""A real Slurm cluster on this machine, for tests.
+
+It has slurmctld, a slurmd per node, munge, and slurmdbd on MariaDB.
 
     with SlurmCluster(folder, nodes=2) as cluster:   # sets SLURM_CONF
         subprocess.run(["sbatch", ...])
         cluster.kill_node("127.0.0.2")
 
-CPUs, memory and GPUs of the nodes are made up; nothing is pinned or limited. Root is not needed.
-The daemons are children of a supervisor process, which is told what to do over a pipe and ends
-everything when the pipe closes, also when the test's process is killed. As a child subreaper it
-inherits what Slurm forks off, so nothing outlives it.
+CPUs, memory and GPUs of the nodes are made up. Nothing is pinned or limited. Root is not needed.
+The daemons are children of a supervisor process, which gets its orders over a pipe. If the pipe
+closes, also because the test's process was killed, the supervisor ends everything. It is a child
+subreaper: it adopts what Slurm forks off, so nothing outlives it.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class ClusterError(RuntimeError):
 
 
 def missing_programs() -> list[str]:
-    """What has to be installed before a cluster can start, as Debian packages."""
+    """The Debian packages that must be installed before a cluster can start."""
     return sorted(
         {
             package
@@ -132,8 +133,9 @@ def missing_programs() -> list[str]:
 
 
 class SlurmCluster:
-    """The cluster, as its users see it. Configuration, with lines `more`, mails and logs are in
-    `folder`, and stay.
+    """The cluster, as its users see it.
+
+    Configuration, mails and logs are in `folder`, and stay. `more` are lines for slurm.conf.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class SlurmCluster:
     def __enter__(self) -> SlurmCluster:
         logs = self.folder / "logs"
         logs.mkdir(parents=True)
-        # Nothing of Slurm: this may itself run in a job of another cluster.
+        # without Slurm's variables: this may itself run in a job of another cluster
         environment = {
             key: value
             for key, value in os.environ.items()
@@ -185,8 +187,9 @@ class SlurmCluster:
         self._stop()
 
     def kill_node(self, node: str) -> None:
-        """Kill a node's slurmd and all that runs on it, as if its power failed; Slurm finds out
-        later.
+        """Kill a node's slurmd and all that runs on the node, as if its power failed.
+
+        Slurm finds out later.
         """
         self._tell("kill", node)
 
@@ -305,7 +308,7 @@ class Supervisor:
         )
 
     def _make_gpus(self) -> None:
-        """Any device file will do; without one Slurm would not say which GPUs a job has."""
+        """Make device files (any will do), or Slurm would not say which GPUs a job has."""
         for number in range(self.gpus):
             (self.run / f"gpu{number}").symlink_to("/dev/null")
         if self.gpus:
@@ -360,8 +363,8 @@ class Supervisor:
 
     def _kill_node(self, node: str) -> None:
         def of_node() -> set[int]:
-            """Its slurmd, the slurmstepds that write to its log, and what has its name in the
-            environment.
+            """Pids of the node's slurmd, of slurmstepds that write to its log, and of processes
+            with its name in their environment.
             """
             self._collect()
             log = f"{self.logs}/slurmd-{node}.log"
@@ -400,7 +403,7 @@ class Supervisor:
         return done.stdout.strip()
 
     def _collect(self) -> list[str]:
-        """Bury ended children, also orphans. Returns the names of the daemons among them."""
+        """Reap ended children, adopted ones too. Returns the names of the daemons among them."""
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:

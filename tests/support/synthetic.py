@@ -1,8 +1,8 @@
-"""Makes a run folder full of records that were never measured, for tests of what reads them.
+"""Makes a folder of runs with made-up records, for tests of the code that reads records.
 
-Every number is a plain function of (suite, row, seed, stage, fraction), so two calls write the same
-bytes (but for the time stamps). Each method forgets and learns at its own rate; ELLE grows and is
-best, Naive forgets most.
+Every number is a plain function of (suite, row, seed, stage, fraction), so two calls of `write`
+write the same bytes. Each method learns and forgets at its own rate. ELLE grows and is best. Naive,
+EWC, MAS and A-GEM forget most.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def write(
     hardware: str = "CPU",
     domains: Sequence[tuple[str, str]] = DOMAINS,
 ) -> None:
-    """Write a suite: `rows` are (label, method, options), `domains` (name, title); one file a run
-    and one a stage.
+    """Write a suite's records, one file per run and one per stage.
 
-    `finished`: the last row stops after this many stages, in the middle of the next.
+    `rows` are (label, method, options), `domains` are (name, title). With `finished`, the last row
+    stops after this many stages, in the middle of the next.
     """
     shared = _Suite(suite, stages, unit, architecture, hardware, domains)
     rows = rows or [(title, method, {}) for title, (method, _, _) in METHODS.items()]
@@ -101,8 +101,9 @@ def write(
 def write_as(
     runs: Path, config: RunConfig, keys: Sequence[str], finished: int, evaluations: int = 10
 ) -> None:
-    """Write a run of a suite that a file describes, with its stages' keys; `finished` of them, and
-    half of one.
+    """Write records of a real suite's run, with the keys of its stages.
+
+    `finished` stages are whole, the next one is half done.
     """
     domains = [(domain.name, domain.label) for domain in config.domains]
     suite = _Suite(
@@ -120,12 +121,12 @@ def write_as(
 
 
 def load(name: str) -> Any:
-    """A table or figure, of a kind that the test knows."""
+    """A table or figure by its name. It is Any, because the test knows its kind."""
     return catalogue.load(name)
 
 
 def study(runs: Path, **options: Any) -> Study:
-    """Write the suite `demo` with what `write` takes, and read it as tables do."""
+    """Write the suite `demo` with the options of `write`, and read it as tables do."""
     write(runs, "demo", **options)
     return Study("demo", load_runs(runs, "demo"))
 
@@ -193,14 +194,14 @@ class _Run:
             elif i < stage:
                 logarithm = learned + self.forget * min(
                     4, stage - i - 1 + min(1, 3 * fraction)
-                )  # no more in a long stream
+                )  # bounded for long streams
             else:
                 logarithm = math.log(UNIGRAM * 0.8)
             values[name] = math.exp(logarithm)
         return values
 
     def describe(self) -> dict[str, Any]:
-        """What the run's file says of it, besides its keys."""
+        """The line in the run's file, without the stages' keys."""
         sizes = [LADDER[min(stage, len(LADDER) - 1)] for stage in range(self.suite.stages)]
         ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in sizes]
         config = {
@@ -351,7 +352,7 @@ class _Run:
         return lines
 
     def similarities(self, stage: int) -> list[dict[str, Any]]:
-        """Logit-KD's models are most alike, ELLE's come second; PNN has no lineages of heads."""
+        """Logit-KD's models are most alike, ELLE's come second. PNN's heads cannot be compared."""
         apart = {"logit_kd": 0.1, "elle": 0.2}.get(self.method, 0.4) * (1 + 0.2 * stage)
         apart *= 1 + 0.05 * self.noise("similarity", stage)
         place = {"key": self.keys[stage], "reason": None}

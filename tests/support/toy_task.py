@@ -47,8 +47,9 @@ def save(
 
 
 def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> tuple[Example, ...]:
-    """A few words; the class is which of two more is among them (or in the pair), or a coin's
-    choice.
+    """Texts of a few words, of which one is "left" or "right" and decides the class.
+
+    With `pair` the words are the second text of a pair. With `coin` the class is random.
     """
     draw = random.Random(seed)
     drawn = []
@@ -75,8 +76,9 @@ def data_of(
 def grid(
     folder: Path, path: Path, progress: Callable[[Any, int], None] = lambda scored, left: None
 ) -> None:
-    """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell
-    runs apart.
+    """Score two tasks with two prompts and two seeds: eight scores.
+
+    The labels are random, so that runs differ in their scores.
     """
     torch.set_num_threads(1)
     checkpoint = SavedModel(folder)
