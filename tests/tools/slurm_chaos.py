@@ -3,17 +3,17 @@ minutes.
 
     python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--largest-array 10] [--seed S]
 
-Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster
-takes few jobs at a time: `run` is called again and again. What prepares has an account of its own,
-and is stopped in the middle of a text. Jobs are told that their time is over, killed, preempted,
-suspended, cancelled, or lose their node, the controller falls silent. One job each that prepares,
-scores and measures is killed, and one that reports reaches its limit in vain. Another suite asks
-for a run's stages while they are trained. With several runs a job what happens to one happens to
-its job: all of its runs stop, or its processes die. The largest array may be 0, which is a site
-without arrays.
+`run` first meets a full disk, then is killed twice, then two call it at once. The cluster takes few
+jobs at a time, so `run` is called again and again. The job that prepares has an account of its own,
+and is stopped in the middle of a text. Jobs that train are told that their time is over, killed,
+preempted, suspended or cancelled, or lose their node, and the controller falls silent. One job that
+prepares and one that scores or measures is killed. One that reports reaches its time limit without
+progress. Another suite asks for a run's stages while they are trained. With several runs per job, a
+disturbance of one run is one of its job: all of the job's runs stop, or its processes die. A
+largest array of 0 is a site without arrays.
 
-All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the
-training that was lost must stay within the checkpoint intervals and two percent.
+All runs must finish, each exactly once, equal to undisturbed runs bit for bit, and be scored and
+measured. Training that is lost must stay within the checkpoint intervals and two percent.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ DISTURBED = 1 / 3
 SILENCE = 3.0  # seconds
 SIDE_BY_SIDE = 2  # runs of a job that has several
 PATIENCE = 600.0  # seconds for what is left at the end
-REFUSED = 2  # the exit status of a submission of which Slurm took nothing
+REFUSED = 2  # the exit status of `run` if Slurm took no job
 STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
 METHODS = ("paced", "paced", "paced_elle")
 RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
 MOST = 20  # jobs of a user at a time
 LONG = 1500  # documents of a text that takes a while, and words of each
-AGAIN = 10.0  # seconds between two calls of `run`, while it is left with some
+AGAIN = 10.0  # seconds between two calls of `run`, while jobs are left to submit
 OTHERS = ("prepare", "score", "report")  # kinds of jobs that do not train
 SLOW_REPORT = """
 
@@ -99,7 +99,7 @@ class Chaos:
             "".join(json.dumps({"text": text}) + "\n" for text in texts)
         )
         self.cluster, self.tiny = cluster, SuiteFolder(folder / "tiny", folder)
-        self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
+        self.stood_still: dict[str, int] = {}  # row -> how often its stage had been resumed before
         self.left = False  # whether `run` is to be called again
         self.kinds = [
             self.tell,
@@ -126,7 +126,7 @@ class Chaos:
         self.tiny.file.write_text(text.replace("main_pretraining", "representational_similarity"))
         for row in self.rows:
             self.tiny.tell(row, f"slow {STEP}")
-        # row -> after how many of its twenty evaluations what happens to it
+        # row -> (after how many of its twenty evaluations, which disturbance)
         kinds = self.chosen.sample(self.kinds, len(self.kinds))
         rows = self.chosen.sample(self.rows, max(round(DISTURBED * runs), min(runs, len(kinds))))
         self.plan = {
@@ -136,9 +136,8 @@ class Chaos:
         self.happened: Counter[str] = Counter()
         self.others, self.called = {*OTHERS}, 0.0
         self.sharing: list[SuiteFolder] = []  # other suites, of one run each
-        self.slow_report = (
-            folder / "slow_report"
-        )  # a file: while it is there a report waits, and says so
+        # while this file is there, a report waits, and says so with a file of its own
+        self.slow_report = folder / "slow_report"
         self.slow_report.touch()
 
     def row(self, number: int) -> str:
@@ -154,9 +153,8 @@ class Chaos:
 
     def run(self) -> None:
         self.submit_on_a_full_disk()
-        scontrol(
-            "update", "PartitionName=preemptible", "State=DOWN"
-        )  # or who prepares is over before it can be killed
+        # otherwise the job that prepares would end before it can be stopped
+        scontrol("update", "PartitionName=preemptible", "State=DOWN")
         for waves in (1, 2):
             self.kill_submitter(waves)
         self.two_submitters()
@@ -174,7 +172,7 @@ class Chaos:
             }
             for row, (evaluations, disturb) in list(self.plan.items()):
                 job = jobs.get(f"train-{self.tiny.config(row).id}")
-                if self.tiny.count(row, "done"):  # too late: another's turn
+                if self.tiny.count(row, "done"):  # too late: another row's turn
                     later = [
                         name
                         for name in self.rows
@@ -187,12 +185,11 @@ class Chaos:
                     disturb(job)
                     self.happened[disturb.__name__] += 1
                     del self.plan[row]
-                    break  # what was running may not be
+                    break  # `jobs` may no longer be true
             time.sleep(0.2)
         before = -1
-        while before < len(
-            self.tiny.waves()
-        ):  # with those whose process was killed, until nothing is submitted
+        # until nothing is left to submit: runs whose process was killed are tried again
+        while before < len(self.tiny.waves()):
             before = len(self.tiny.waves())
             assert (status := self.tiny.submit("--retry-failed")) in (0, PARTIAL), status
             assert not any(other.submit("--retry-failed") for other in self.sharing)
@@ -209,7 +206,7 @@ class Chaos:
             self.left, self.called = status != 0, time.monotonic()
 
     def two_submitters(self) -> None:
-        """Two submit at once: no unit comes twice. How they end is the cluster's limit."""
+        """Let two submit at once: no unit comes twice. The cluster's limit decides how they end."""
         both = [self.submitter(), self.submitter()]
         ends = [process.wait() for process in both]
         assert {*ends} <= {0, REFUSED, PARTIAL}, ends
@@ -221,7 +218,9 @@ class Chaos:
         self.happened["two_submitters"] += 1
 
     def kill_others(self) -> None:
-        """A job of each kind that trains nothing fails; at the end it is tried again, like runs."""
+        """Let one job of each kind that does not train fail. Like runs, it is retried at the
+        end.
+        """
         for job in self.tiny.jobs() if self.others else ():
             if job.kind not in self.others or job.state != "running":
                 continue
@@ -236,8 +235,9 @@ class Chaos:
             self.others.remove(job.kind)
 
     def stop_in_vain(self, job: Job) -> None:
-        """What reports is told twice that its time is over, having added nothing: queued again
-        once, it fails.
+        """Tell a job that reports twice that its time is over, without any progress.
+
+        It is requeued once, then it fails.
         """
         begun = self.slow_report.with_suffix(f".{job.id}")
         for _ in range(2):
@@ -265,17 +265,17 @@ class Chaos:
         )
 
     def submit_on_a_full_disk(self) -> None:
-        """No file may grow: nothing is submitted, which is said."""
-        # without its own cache: Python keeps the first half of a compiled file that it could not
-        # write whole
+        """Submit while no file may grow: nothing is submitted, and the error says so."""
+        # without bytecode: Python keeps half of a compiled file that it could not write whole
         full = 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1; exec "$0" "$@"'
         process = self.submitter("sh", "-c", full, stderr=subprocess.PIPE)
         said = process.communicate()[1]
         assert process.returncode == 2 and "; make room there" in said and not queue(), said
 
     def kill_submitter(self, waves: int) -> None:
-        """SIGKILL to who submits, when it has noted so many arrays; what it has not noted is done
-        twice at worst.
+        """Kill (SIGKILL) who submits, once it has noted so many arrays.
+
+        What it has not noted is at worst done twice.
         """
         before = len(self.tiny.waves())
         process = self.submitter()
@@ -303,7 +303,7 @@ class Chaos:
         processes.kill(processes_of(job.id))
 
     def cancel(self, job: Job) -> None:
-        """All jobs are ended by `cancel`, which states say; the next `run` goes on."""
+        """End all jobs with `cancel`, which their states must say. The next `run` goes on."""
         row = next(
             config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units
         )
@@ -317,10 +317,11 @@ class Chaos:
         self.left = True
 
     def share(self, job: Job) -> None:
-        """Another suite asks for a run's stages, which are trained: its job goes behind the one
-        that does.
+        """Let another suite ask for a run's stages while they are trained.
+
+        Its job must be queued again behind the job that trains them.
         """
-        # one that the job has come to: the other suite would train what nobody trains
+        # a run in training, because the other suite would itself train what nobody trains
         wait_until(lambda: self.list_training(job))
         row = self.list_training(job)[0]
         other = copy.copy(self.tiny)
@@ -342,7 +343,7 @@ class Chaos:
         self.sharing.append(other)
 
     def list_training(self, job: Job) -> list[str]:
-        """The rows of a job that it trains now."""
+        """The rows that a job is training now."""
         states = self.tiny.states()
         ours = [config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units]
         return [
@@ -356,12 +357,13 @@ class Chaos:
         self.cluster.kill_node(node)
         scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
         self.cluster.start_node(node)
-        # one that has registered meanwhile is back already, and refuses
+        # a node that has registered meanwhile is back already, and this fails
         subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
 
     def preempt_by_cancelling(self, job: Job) -> None:
-        """The same where that ends jobs: after SIGTERM it has the time of grace to save and to
-        queue itself again.
+        """Preempt in a partition that cancels jobs instead of requeueing them.
+
+        After SIGTERM the job has the grace time to save and to queue itself again.
         """
         scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
         self.preempt(job)
@@ -369,20 +371,21 @@ class Chaos:
         scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE")
 
     def preempt(self, job: Job) -> None:
-        """An urgent job takes all of the node."""
+        """Submit an urgent job that takes all of the node."""
         urgent = f"--account=urgent --partition=main --nodelist={job.node} --exclusive --wrap=true "
         urgent += "--output=/dev/null"
         subprocess.run(["sbatch", *urgent.split()], check=True, capture_output=True)
 
     def suspend(self, job: Job) -> None:
-        """The job stands still, as others take turns with it; `status` says so, and the record of a
-        stage.
+        """Suspend the job, as if others took turns with it.
+
+        `status` and the record of the stage must say so.
         """
         row = next(
             config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units
         )
         evaluations = self.tiny.count(row, "evaluation")
-        # it trains next: what stands still between two pieces of training is off the clock anyway
+        # while it trains: a pause between two pieces of training is off the clock anyway
         wait_until(
             lambda: (
                 self.tiny.count(row, "evaluation") > evaluations
@@ -399,7 +402,7 @@ class Chaos:
             scontrol("resume", job.id)
 
     def silence(self, job: Job) -> None:
-        """The controller stands still; nothing is taken for ended by it."""
+        """Stop the controller for a while. No job may be taken for ended because of it."""
         before = self.ended()
         with silent(self.cluster):
             assert (ended := self.ended()) <= before, ended - before
@@ -414,8 +417,9 @@ class Chaos:
         }
 
     def stop_preparation(self) -> None:
-        """The job that prepares is told in the middle of a text that its time is over; Slurm queues
-        it again.
+        """Tell the job that prepares, in the middle of a text, that its time is over.
+
+        Slurm must queue it again.
         """
         domains = self.tiny.runs / "data" / "domains"
         wait_until(lambda: [*domains.glob(".*/*.bin")] and self.made())
@@ -426,7 +430,7 @@ class Chaos:
         assert not self.made().keys() - self.made_before.keys(), "it was not stopped in mid-text"
 
     def made(self) -> dict[Path, int]:
-        """The texts that are tokenised, and when each of them was."""
+        """The tokenised texts, with the time when each was finished."""
         paths = (self.tiny.runs / "data" / "domains").glob("*/info.json")
         return {
             path: path.stat().st_mtime_ns for path in paths if not path.parent.name.startswith(".")
