@@ -38,8 +38,8 @@ def list_tracked_values(folder: Path, run: RunRecords) -> Iterator[float]:
     "list_values", [list_table_values, list_status_values, list_tracked_values]
 )
 def test_ap_is_the_geometric_mean_of_the_domains_so_far(list_values, tmp_path) -> None:
-    """Oracle: `statistics.geometric_mean` of what the last evaluation of each stage recorded of its
-    domains.
+    """Oracle: `statistics.geometric_mean` of the perplexities on the domains so far, which the last
+    evaluation of each stage recorded.
     """
     synthetic.write(tmp_path, "demo", rows=[("Naive", "naive", {})], seeds=1)
     [run] = load_runs(tmp_path, "demo")
@@ -56,7 +56,7 @@ def test_ap_is_the_geometric_mean_of_the_domains_so_far(list_values, tmp_path) -
     "list_values", [list_table_values, list_status_values, list_tracked_values]
 )
 def test_a_perplexity_that_overflowed_makes_ap_infinite(list_values, tmp_path) -> None:
-    """Oracle: the mean of anything and infinity; records hold null for it."""
+    """Oracle: a mean with infinity is infinite. Records hold null for an infinite perplexity."""
     synthetic.write(tmp_path, "demo", rows=[("Naive", "naive", {})], seeds=1, stages=2)
     for file in tmp_path.glob("stages/*1/records.jsonl"):
         file.write_text(file.read_text().replace('"wb": ', '"wb": null, "was": '))

@@ -1,5 +1,5 @@
-"""Files that are damaged are found when they are read. Oracle: what was written, a bit flipped or
-the end cut.
+"""Damaged files are found when they are read. Oracle: the damage itself: each test flips a bit,
+cuts the end or removes the file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ CONTENT: dict[str, Any] = {
 
 
 def flip(path: Path, bit: int) -> None:
-    """Flip one bit of a file, counted from its start, and leave the time of its last change as a
-    disk would.
-    """
+    """Flip one bit of a file, counted from its start."""
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
@@ -43,7 +41,7 @@ def cut(path: Path) -> None:
 
 
 def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -> None:
-    """Oracle: the folder as it was; one without checksums, of an earlier version, is let be."""
+    """Oracle: the damage that the test does. Folders without checksums (of old versions) pass."""
     (tmp_path / "inside").mkdir()
     file = tmp_path / "inside" / "a.bin"
     file.write_bytes(bytes(100))
@@ -66,8 +64,8 @@ def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> None:
-    """Oracle: its content. A bit in every 13th byte is flipped; in those that say nothing, that
-    changes nothing.
+    """Oracle: the saved content. In every 13th byte one bit is flipped. The file is then refused,
+    or reads as the same content if the byte has no meaning.
     """
     path = tmp_path / "checkpoint.pt"
     checkpoint.save(path, CONTENT)
@@ -129,8 +127,8 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
 def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
-    """The rule of docs/concepts.md. `status`, which reads no ids, sees those that are cut or
-    missing, too.
+    """The rule of docs/concepts.md. `status` reads no token ids: it finds files that are cut or
+    missing and any damage to info.json, but no flipped bit of tokens.
     """
     config, store = tiny.make_config(), Store(tiny.folder / "run")
     folder = prepare_corpus(config, store).domains[1].folder

@@ -1,4 +1,4 @@
-"""Which words the command line takes, and what it says of others."""
+"""Which words the command line takes, and its errors for other words."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER",
     ],
 )
 def test_a_word_that_is_no_command_runs_nothing(word: str, hint: str, monkeypatch, capsys) -> None:
-    """Oracle: the status of what a user can fix, a line with word and cure, and no command that was
-    called.
+    """Oracle: exit status 2 (a user can fix it), one line with the word and the cure, and no
+    command is called.
     """
     monkeypatch.setattr(
         run_all, "COMMANDS", dict.fromkeys(run_all.COMMANDS, lambda options: pytest.fail("it ran"))
@@ -53,7 +53,7 @@ def test_an_error_names_the_command_as_it_is_called(capsys) -> None:
 
 def test_help_names_each_command_once_with_an_example_that_is_understood(capsys) -> None:
     """Oracle: the parser itself takes every example, and the commands are those that run_all.py can
-    call; the five of every day come first.
+    call. The five for daily use come first.
     """
     with pytest.raises(SystemExit):
         run_all.main(["--help"])
@@ -76,8 +76,8 @@ def test_the_version_is_that_of_the_package(capsys) -> None:
 
 @pytest.mark.parametrize("kind", LISTS)
 def test_what_there_is_is_listed(kind: str, capsys) -> None:
-    """Oracle: names that the docs promise, each with words of its file; all names of methods. Under
-    each of what one chooses for a run there is a reason to take it.
+    """Oracle: one name of each kind that the docs promise, and all names of methods. Each name has
+    a description on its line, and below it a reason to take it.
     """
     assert run_all.main(["list", kind]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -109,7 +109,7 @@ def test_list_alone_lists_everything(capsys) -> None:
 
 
 def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
-    """Oracle: the runs that are written, and those that a table counts."""
+    """By hand: the table of `compare` has ER, not Naive, and `track` writes events of one run."""
     synthetic.write(tmp_path / "runs", "demo", rows=ROWS, seeds=3, scores=False, similarities=False)
     words = ["--methods", "er", "--seeds", "1"]
     place = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
@@ -125,15 +125,13 @@ def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
         synthetic.write_as(
             tmp_path / "runs", config, [f"{config.method}{config.seed}{i}" for i in range(5)], 5
         )
-    Store(tmp_path / "runs").archive_mark.touch()  # whose records are believed without their text
+    Store(tmp_path / "runs").archive_mark.touch()  # archived records count without their text
     assert run_all.main(["track", "demo", *place, *words]) == 0
     assert [path.parent.name for path in (tmp_path / "out").rglob("events*")] == [configs[-1].id]
 
 
 def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
-    """Oracle: the same suite with the values written where the entries stand, without the byte
-    order mark.
-    """
+    """Oracle: the same suite with the values written in its file, and without a byte order mark."""
     domains = '{ name = "a", packages = ["json"] }, { name = "b", packages = ["csv"] }'
     size = "{ layers = 1, hidden_size = 64 }"
     suite = f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\n'
@@ -166,7 +164,7 @@ def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
 def test_what_a_launcher_left_over_launches_nothing(
     variables: dict[str, str], expected: tuple[int, int], monkeypatch
 ):
-    """Oracle: torchrun's contract: it sets all of them."""
+    """Oracle: torchrun sets all three variables. If one is missing, there is one process."""
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -183,12 +181,12 @@ def test_what_a_launcher_left_over_launches_nothing(
     ],
 )
 def test_seeds_are_a_list_or_a_range(words: list[str], seeds: tuple[int, ...]) -> None:
-    """Oracle: the numbers by hand, a range with its last."""
+    """By hand: the numbers. A range includes its last one."""
     assert parse(["run", "demo", *words], "").seeds == seeds
 
 
 @pytest.mark.parametrize("words", [["er,mas"], ["er", "mas"], ["er,mas", "er"]])
 def test_names_of_methods_have_commas_or_blanks_between_them(words: list[str]) -> None:
-    """Oracle: the names by hand, each once; what stands before them is the suite."""
+    """By hand: each name once. The word before `--methods` is the suite."""
     options = parse(["run", "demo", "--methods", *words, "--dry-run"], "")
     assert options.methods == ("er", "mas") and options.suite == "demo" and options.dry_run

@@ -1,6 +1,4 @@
-"""Where text comes from: what is found, what is skipped and counted, what is an error that says how
-to mend it.
-"""
+"""Where text comes from: what is found, what is skipped and counted, and errors with their cure."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ TEXTS = [
 def test_json_lines_and_text_come_back_as_they_were(
     tmp_path, monkeypatch, packing: str, chunk: int
 ) -> None:
-    """Oracle: the texts that were written, whatever the size of what is read at once."""
+    """Oracle: the texts that were written, whatever the size of the chunks that are read."""
     monkeypatch.setattr("benchmark.data.documents.CHUNK", chunk)
     lines = write(tmp_path / f"a.jsonl{packing}", json_lines(*({"text": text} for text in TEXTS)))
     assert texts(read(domain(lines))[0]) == TEXTS
@@ -78,8 +76,8 @@ def test_json_lines_and_text_come_back_as_they_were(
 
 
 def test_byte_order_mark_crlf_and_another_field(tmp_path) -> None:
-    """By hand: two records with a `body`, in lines 1 and 3; the empty line is counted, and the mark
-    is no text.
+    """By hand: two records with a `body`, in lines 1 and 3. The empty line is counted, and the byte
+    order mark is no text.
     """
     path = write(
         tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b'{"body": "one", "text": 3}\r\n\r\n{"body": "two"}'
@@ -108,8 +106,8 @@ def test_files_globs_and_folders_name_the_same_files(tmp_path, monkeypatch) -> N
 
 
 def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
-    """Oracle: counted by hand; a folder is walked by the system's rules, and a pipe is waited for
-    by nobody.
+    """By hand: the counts. Hidden files, pipes and sockets are left out uncounted, links to folders
+    are followed, and nothing waits for a pipe.
     """
     write(
         tmp_path / "a.jsonl",
@@ -177,8 +175,8 @@ RECORDS = [
     "name", ["a.jsonl", "a.json", "lines.json", "a.JSON.gz", "a.csv", "a.csv.zst", "a.parquet"]
 )
 def test_a_record_is_the_same_in_every_format(tmp_path, name: str) -> None:
-    """Oracle: the titles and bodies that were written, by pandas and by pyarrow, a blank line
-    between them.
+    """Oracle: the titles and bodies that pandas, pyarrow or json wrote, with a blank line between
+    title and body.
     """
     frame = pandas.DataFrame(
         [{"title": r["title"], "meta.body": r["meta"]["body"]} for r in RECORDS]
@@ -202,7 +200,9 @@ def test_a_record_is_the_same_in_every_format(tmp_path, name: str) -> None:
 
 
 def test_a_field_inside_may_be_null_and_tables_beside_documents_are_not_read(tmp_path) -> None:
-    """Oracle: by hand. A name with a dot goes before the field inside."""
+    """By hand: a null, also of `meta` itself, counts as blank. A field whose own name is
+    `meta.body` goes before `body` in `meta`.
+    """
     rows = [
         {"meta": None},
         {"meta": {"body": None}},
@@ -217,8 +217,8 @@ def test_a_field_inside_may_be_null_and_tables_beside_documents_are_not_read(tmp
 
 
 def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) -> None:
-    """Oracle: the lines that were broken, by hand; what is odd in another field than the text is no
-    error.
+    """By hand: ten broken lines are named, the others counted. Odd values in other fields than the
+    text are no error.
     """
     odd = [
         '{"text": "a", "id": ' + "9" * 5000 + "}",
@@ -251,8 +251,8 @@ def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) 
 def test_a_file_that_cannot_be_read_on_is_an_error_where_documents_are_skipped(
     tmp_path, name: str, content: bytes
 ) -> None:
-    """Oracle: the row "j" is good, so that to go on without it is to lose text; nothing offers what
-    does not help.
+    """Oracle: the row "j" after the damage is good, so to skip the rest would lose text. The error
+    does not offer `on_error`, which would not help.
     """
     path = write(tmp_path / name, content)
     with pytest.raises(DataError) as error:
@@ -262,8 +262,8 @@ def test_a_file_that_cannot_be_read_on_is_an_error_where_documents_are_skipped(
 
 @pytest.mark.parametrize("size", [1, 8, 19])
 def test_of_a_book_pages_are_held_out(tmp_path, size: int) -> None:
-    """Oracle: all text in its order, in pieces of lines, one held out; none is cut where documents
-    are enough.
+    """Oracle: the pieces join to the book. Each file gives 6 to 8 pieces, and one piece in all is
+    held out. If there are enough documents, none is cut.
     """
     book = "".join(f"This is line {i} of the book.\n" for i in range(8000))[: 12_000 * size]
     for part in range(size):
@@ -282,7 +282,9 @@ def test_of_a_book_pages_are_held_out(tmp_path, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.txt.gz", "a.txt.zst"])
 def test_truncated_and_damaged_archives_are_errors(tmp_path, name: str) -> None:
-    """Oracle: a gzip file that is cut anywhere, even to nothing, is never read as a shorter one."""
+    """Oracle: a gzip file that is cut anywhere, even to nothing, is never read as a shorter text.
+    Overwritten bytes are an error in both formats.
+    """
     whole = pack(b"".join(json_lines({"text": f"document {i} " * 5}) for i in range(1000)), name)
     path = tmp_path / name
     for size in (0, 1, 10, len(whole) // 2, len(whole) - 1) if name.endswith(".gz") else ():
@@ -305,8 +307,8 @@ def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) 
 
 
 def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypatch) -> None:
-    """Oracle: the pieces join to the text, and each but the last ends with a line, else a word,
-    else at the limit.
+    """Oracle: the pieces join to the text. Each piece but the last ends with a line, or if there
+    are none with a word, or else at the limit.
     """
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
     monkeypatch.setattr("benchmark.data.documents.CHUNK", 64)
@@ -325,8 +327,8 @@ def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypat
 
 
 def test_the_split_is_by_document_and_stays(tmp_path) -> None:
-    """Oracles: disjoint, complete, a share within five standard errors; a document stays put in
-    other company.
+    """Oracle: the splits are disjoint and complete, with a share within five standard errors. A
+    document keeps its split if the other documents change.
     """
     many = [f"document {i}" for i in range(5000)]
     docs, _ = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))))
@@ -345,7 +347,7 @@ def test_the_split_is_by_document_and_stays(tmp_path) -> None:
 
 
 def test_what_is_held_out_is_neither_trained_on_nor_validated_on(tmp_path) -> None:
-    """Oracle: the share of largest sha256, computed here; validation text does not change."""
+    """Oracle: the fifth with the largest SHA-256, computed here. Validation text is unchanged."""
     many = [f"document {i}" for i in range(1000)]
     path = write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))
     expected = [
@@ -374,8 +376,8 @@ def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
 
 
 def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) -> None:
-    """Oracle: forms of one text, by hand; the first to come stays, in the split that any of them
-    alone would have.
+    """By hand: four forms of one text are copies, of which the first stays. Each form by itself
+    would be in the same split.
     """
     forms = ["One  text, ﬁne\n", "one text, fine", "ONE TEXT, FINE", "One\ttext,\u00a0fine "]
     others = ["onetext, fine", "one text fine"]
@@ -396,7 +398,9 @@ def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) 
 
 
 def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> None:
-    """Oracle: of each book, all pieces; of many, the asked share within five standard errors."""
+    """Oracle: all pieces of a book are in one split, or held out together. The share of books in
+    validation is within five standard errors.
+    """
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
     books = [
         " ".join(f"{name}{i}" for i in range(60)) for name in (f"word{n}x" for n in range(300))
@@ -415,7 +419,9 @@ def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> Non
 
 
 def test_identity_follows_the_settings_and_a_folder_that_is_a_dataset(tmp_path) -> None:
-    """Oracle: by hand; that it follows the content of files shows tests/test_identity.py."""
+    """By hand: three settings and the files of a dataset's folder change the identity.
+    tests/test_prepare.py shows that the content of other files does, too.
+    """
     path = write(tmp_path / "a.txt", b"one")
 
     def identity(share: float = 0.1, **more: Any) -> Any:
@@ -473,7 +479,7 @@ def none():
 
 
 def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkeypatch) -> None:
-    """Oracle: written by hand. The package raises when it is imported."""
+    """By hand: the docstrings that `package` writes. To import that package raises an error."""
     package(tmp_path, "a_package_of_the_tests")
     monkeypatch.syspath_prepend(str(tmp_path))
     docs, skipped = read(Domain(name="docs", packages=("a_package_of_the_tests",)))
@@ -497,8 +503,8 @@ def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkey
 
 
 def test_docstrings_of_the_standard_library() -> None:
-    """Oracle: `inspect.cleandoc` of the docstrings of imported objects. Enough for a domain;
-    nothing of its tests.
+    """Oracle: `inspect.cleandoc` of the docstrings of imported objects. There are 1 to 5 MB, enough
+    for a domain, and no docstrings of tests.
     """
     docs, _ = docstrings.read_package("stdlib")
     by_source = {document.source: document.text for document in docs}

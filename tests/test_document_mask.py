@@ -17,7 +17,7 @@ from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import Phase
 from tests.support.texts import draw
 
-LENGTHS = (5, 3, 6)  # of the documents of a row, without what ends them
+LENGTHS = (5, 3, 6)  # tokens of a row's documents, without EOS
 
 
 def documents() -> list[torch.Tensor]:
@@ -26,7 +26,7 @@ def documents() -> list[torch.Tensor]:
 
 
 def large(architecture: str, prompts: bool) -> Any:
-    """A model with weights so large that what it sees matters."""
+    """A model with weights so large that what it attends to changes its logits."""
     torch.manual_seed(0)
     model = build(
         architecture, 3, 32, Vocabulary(40, ("a", "b")), 20, head_size=16, prompts=prompts
@@ -41,9 +41,8 @@ def large(architecture: str, prompts: bool) -> Any:
 @pytest.mark.parametrize("prompts", [False, True])
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> None:
-    """Oracle: each document by itself, after `<s>` and the prompt, gives the same logits; a
-    decoder's are those of the same network without the setting, to which a row of one document is
-    nothing special.
+    """Oracle: each document in a row of its own, after `<s>` and the prompt, has the same logits. A
+    decoder reads that row without `document_mask`, because one document needs no mask.
     """
     model, end = large(architecture, prompts), torch.tensor([EOS])
     packed = torch.cat(
@@ -52,7 +51,7 @@ def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> 
     together, apart = logits(model, packed), model.network.config.document_mask
     begin = 1
     for number, text in enumerate(documents()):
-        # what ends a document is a decoder's first token of the next
+        # to a decoder, a document's EOS is the first token of the next document
         alone = torch.cat([text, end] if model.masked else [end, text] if number else [text])
         begin -= not model.masked and number > 0
         model.network.config.document_mask = apart if model.masked else None
@@ -75,8 +74,8 @@ def logits(model: Any, row: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("method", ["elle", "pnn", "lora"])
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: Path) -> None:
-    """Oracle: in the models that it leaves, another first document changes no logits of the last
-    one.
+    """Oracle: in the trained model, another first document leaves the last one's logits
+    unchanged.
     """
     tiny = TinyRuns(method, methods.build, tmp_path)
     config = tiny.make_config(architecture)
@@ -96,7 +95,7 @@ def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: P
 
 
 def test_what_ends_a_document_is_never_masked(tmp_path: Path) -> None:
-    """Oracle: the text itself: as many ends in the rows of an epoch that a model reads."""
+    """Oracle: the text has as many EOS tokens. Without the setting some of them are masked."""
     tiny, read = TinyRuns("naive", methods.build, tmp_path), {}
     config = tiny.make_config("bert")
     for apart in (True, False):

@@ -1,6 +1,4 @@
-"""Experts: the mixture, what a new one computes and what stays frozen, Lifelong-MoE's loss,
-folders.
-"""
+"""Experts: their mixture, what a new one changes, frozen parameters, costs, Lifelong-MoE's loss."""
 
 from __future__ import annotations
 
@@ -41,8 +39,9 @@ def plain(architecture: str, layers: int = 2) -> LanguageModel:
 @pytest.mark.parametrize("architecture", FEED_FORWARD)
 @torch.no_grad()
 def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
-    """Oracle: token by token, transformers' own feed-forward network with the weights of each
-    expert, the two of the largest logits weighed by e^logit over the sum of both.
+    """Oracle: for each token, transformers' own feed-forward network with the weights of the two
+    experts whose router logits are largest. The outputs are weighted by a softmax over these two
+    logits.
     """
     model = mixture(plain(architecture), 3)
     alone = [plain(architecture) for _ in range(3)]
@@ -82,7 +81,7 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_a_second_expert_changes_nothing_at_first(architecture: str) -> None:
-    """Oracle: the model without it, in every architecture."""
+    """Oracle: the output of the model before the second expert was added."""
     model = plain(architecture, layers=3)
     tokens, positions = rows()
     before = model(tokens, of(0), positions)
@@ -93,8 +92,8 @@ def test_a_second_expert_changes_nothing_at_first(architecture: str) -> None:
 
 
 def test_only_the_newest_and_what_is_shared_learn() -> None:
-    """Oracle: the names of all parameters; those that learn have a gradient, of an expert without a
-    token too.
+    """By hand: the names of the frozen parameters. All others have a gradient, even if the newest
+    expert gets no token.
     """
     model = mixture(plain("llama"), 2)
     model.add()
@@ -117,8 +116,8 @@ def test_only_the_newest_and_what_is_shared_learn() -> None:
 
 
 def test_a_step_costs_the_same_whatever_the_router_chooses() -> None:
-    """Oracle: torch's count of a step in which no token goes to the expert that learns, and of one
-    in which all do.
+    """Oracle: torch counts the same FLOPs for a step in which no token goes to the expert that
+    learns as for one in which all do.
     """
     model, costs = mixture(plain("gpt"), 3).train(), []
     tokens, positions = rows()
@@ -134,8 +133,8 @@ def test_a_step_costs_the_same_whatever_the_router_chooses() -> None:
 
 
 def test_the_loss_of_lifelong_moe() -> None:
-    """Oracle: -log p + lambda sum p_old (log p_old - log p) by hand; the cross-entropy alone at
-    first, when both models are one; the next stage adds an expert.
+    """Oracle: -log p + lambda sum p_old (log p_old - log p) by hand. At first both models are
+    equal, so only the cross-entropy is left. The next stage adds an expert.
     """
     method: Any = methods.build("lifelong_moe", {"distillation": 0.7})
     before = plain("llama")

@@ -1,5 +1,5 @@
-"""Files and folders that are there whole or not at all. Oracle: that definition, with processes
-killed at any point.
+"""Files and folders that appear whole or not at all. Oracle: that definition, with a writer that is
+killed in the middle.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WRITE_FOLDER = (
 
 
 def test_a_file_that_safetensors_cannot_begin_is_one_line(tmp_path: Path) -> None:
-    """The rule of `name_in_errors`: an exception of safetensors becomes Python's error of the disk,
-    with our name.
+    """The rule of `name_in_errors`: an exception of safetensors becomes Python's OSError, with the
+    path that we gave.
     """
     with pytest.raises(FileNotFoundError) as told, name_in_errors(tmp_path / "model"):
         save_file({"a": torch.zeros(1)}, tmp_path / "none" / "a.safetensors")

@@ -1,4 +1,4 @@
-"""`run_all.py grow` on folders as they are published, and on those with more than a network."""
+"""`run_all.py grow` on published models, and on models that have more than a network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.toy_task import WORDS, save
 def test_a_published_folder_keeps_what_is_not_of_its_size(
     family: str, tmp_path: Path, capsys
 ) -> None:
-    """Oracle: the folder before: dtype, generation settings, chat template, and in bf16 the
-    function to 8 bits.
+    """Oracle: the folder before growth: its dtype, generation settings, chat template, and its
+    logits within 5% of their spread, because bf16 has 8 bits.
     """
     small, large = tmp_path / "small", tmp_path / "large"
     model = network(family).to(torch.bfloat16)
@@ -63,8 +63,8 @@ MORE: dict[str, LanguageModel] = {
 
 @pytest.mark.parametrize("kind", MORE)
 def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
-    """By hand: each model has columns or modules beside its network. The message must name them;
-    nothing is written.
+    """By hand: each model has columns or modules beside its network. The message must name them,
+    and nothing is written.
     """
     MORE[kind].save(tmp_path / "small", small_models.tokenizer())
     with pytest.raises(
@@ -75,7 +75,7 @@ def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_published_model_is_measured_as_evaluate_measures_it(tmp_path: Path) -> None:
-    """Oracle: `evaluate`, and the stage's perplexity, of which the published one is an export."""
+    """Oracle: `evaluate` on the stage that was exported. Growth keeps the perplexity."""
     stage, small, large, text = (
         tmp_path / name for name in ("stage", "small", "large", "text.jsonl")
     )

@@ -1,5 +1,5 @@
-"""Files that people hand each other: none runs code, and no name leaves its place. Oracle: a file
-that code would make, which the same code makes where it is let.
+"""Files from other people run no code. Oracle: a folder that their code makes. It appears if the
+code may run, and must not appear if our readers read the files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.faulty_disk import Models
 
 
 class Evil:
-    """Makes a file when it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -52,7 +52,7 @@ def as_torch(path: Path, marker: Path) -> None:
 
 @pytest.mark.parametrize("plant", [as_pickle, as_torch])
 def test_the_files_are_malicious(plant: Callable[[Path, Path], None], tmp_path: Path) -> None:
-    """Loaded as code, they do make the file."""
+    """Oracle: the folder that they make if they are unpickled as code."""
     plant(tmp_path / "evil", tmp_path / "made")
     with suppress(RuntimeError, TypeError):
         # on purpose, and safe: the file is this test's own, and makes an empty folder beside itself
@@ -62,7 +62,7 @@ def test_the_files_are_malicious(plant: Callable[[Path, Path], None], tmp_path: 
 
 @pytest.mark.parametrize("plant", [as_pickle, as_torch])
 def test_a_checkpoint_runs_nothing(plant: Callable[[Path, Path], None], tmp_path: Path) -> None:
-    """`checkpoint.pt` and `method.pt` are read by this function alone."""
+    """`checkpoint.load` is the only reader of `checkpoint.pt` and `method.pt`."""
     plant(tmp_path / "checkpoint.pt", tmp_path / "made")
     with pytest.raises(UserError, match=r"checkpoint\.pt\b") as told:
         checkpoint.load(tmp_path / "checkpoint.pt")
@@ -81,7 +81,7 @@ READERS: list[Callable[[Any], object]] = [
 def test_weights_that_are_pickled_are_not_opened(
     plant: Callable[[Path, Path], None], beside: bool, models: Models, tmp_path: Path
 ) -> None:
-    """In every file that torch's format has ever been kept in, for every reader of models."""
+    """Pickles under all names that torch's format has had, and every reader of models."""
     models.first(tmp_path)
     folder = tmp_path / "model"
     (folder / CHECKSUMS).unlink()
@@ -106,7 +106,7 @@ def test_weights_that_are_pickled_are_not_opened(
 
 
 def test_code_in_a_checkpoint_is_not_run(models: Models, tmp_path: Path) -> None:
-    """transformers would import it, if it were let: `auto_map` is how a folder asks for that."""
+    """A folder names code in `auto_map`, which transformers runs if `trust_remote_code` is set."""
     models.first(tmp_path)
     folder = tmp_path / "model"
     (folder / CHECKSUMS).unlink()

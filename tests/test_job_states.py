@@ -1,6 +1,4 @@
-"""The states of a cluster's jobs, by its queue, their logs and their records; the cluster is a
-table in memory.
-"""
+"""States of a cluster's jobs, from its queue, logs and records. Slurm is a table in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-26T20:1
 def test_states_of_jobs_in_the_queue(
     tiny: SuiteFolder, slurm: FakeSlurm, state: str, expected: str, detail: str
 ) -> None:
-    """Oracle: the rule: what is in the queue is under way."""
+    """By hand: a job in the queue is waiting or running. A suspended job counts as running."""
     assert tiny.submit() == 0
     slurm.states[tiny.job("ER")] = state
     run = tiny.states()["ER"]
@@ -82,8 +80,8 @@ def test_states_of_jobs_in_the_queue(
 def test_how_a_job_ended_is_in_its_files(
     tiny: SuiteFolder, slurm: FakeSlurm, said: str, expected: str, detail: str
 ) -> None:
-    """Oracle: what nobody's accounts say: submitit's note of an exception, and of work that is
-    done, and the words of Slurm 22.05 in the log of a job that had no memory. All others go on.
+    """Oracle: files, as the accounts lag behind: submitit's result (an exception or success), and
+    the words of Slurm 22.05 in the log of a job without memory. Other jobs were interrupted.
     """
     assert tiny.submit() == 0
     slurm.end([tiny.job("ER")], said)
@@ -103,8 +101,9 @@ def test_how_a_job_ended_is_in_its_files(
 def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
     tiny: SuiteFolder, slurm: FakeSlurm, account: str, expected: str, details: tuple[str, ...]
 ) -> None:
-    """Oracle: what sacct of Slurm 22.05 says of a job on a node that does not see its folder, of
-    one whose node is lost, and of one that is cancelled in the queue.
+    """Oracle: the answers of Slurm 22.05's sacct for a job whose node does not see its folder, one
+    whose node is lost, and one that is cancelled in the queue. In the last case the accounts lag
+    behind.
     """
     assert tiny.submit() == 0
     job = tiny.job("ER")
@@ -131,8 +130,8 @@ def test_a_node_that_ends_jobs_before_they_write_a_log_is_named(
 def test_how_a_job_ended_is_in_slurms_accounts(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys, account: str, expected: str, detail: str
 ) -> None:
-    """Oracle: the states of jobs in the manual of sacct, of a job whose log has no word of Slurm,
-    and the node that it was on.
+    """Oracle: the states of jobs in sacct's manual. The log has no words of Slurm. `status` also
+    names the node.
     """
     assert tiny.submit() == 0
     job = tiny.job("ER")
@@ -148,7 +147,7 @@ def test_how_a_job_ended_is_in_slurms_accounts(
 def test_a_job_that_slurm_holds_is_told_with_its_cure(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: Slurm's command for an array that is held, in one line, also of who watches."""
+    """Oracle: Slurm's command that releases a held array, printed once, also with `--watch`."""
     assert tiny.submit() == 0
     slurm.held |= {tiny.job("ER"), tiny.job("Naive")}
     array = tiny.job("ER").partition("_")[0]
@@ -166,7 +165,7 @@ def test_a_job_that_slurm_holds_is_told_with_its_cure(
 
 
 def test_how_a_job_ended_that_never_started(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: what stands in the log in place of any start."""
+    """Oracle: the shell's error, which is all that the log of such a job has."""
     assert tiny.submit() == 0
     slurm.accounts[tiny.job("ER")] = "FAILED|127:0|n1"
     slurm.end([tiny.job("ER")], "x")
@@ -177,8 +176,8 @@ def test_how_a_job_ended_that_never_started(tiny: SuiteFolder, slurm: FakeSlurm)
 
 
 def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand: a job that was preempted and then failed. `run` submits what it did, and a
-    report, and the next call nothing.
+    """By hand: a job that was preempted and then failed has failed. `run` submits its work again,
+    with a report. Another call submits nothing.
     """
     assert tiny.submit() == 0
     job = tiny.job("ER")
@@ -200,8 +199,8 @@ def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm
 def test_what_is_next_does_jobs_again_that_are_no_runs(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: what the command that `status` names submits: a measure, or a report, that failed or
-    was cancelled.
+    """Oracle: the command that `status` names submits again what failed or was cancelled: a
+    measure, with the report after it, or only the report.
     """
     tiny.write(ROWS[0])
     tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
@@ -229,8 +228,9 @@ def test_what_is_next_does_jobs_again_that_are_no_runs(
 
 
 def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the log, of which srun's own words come last; its folder once, and no log that is not
-    there. How often jobs were started, and a line for those that are alike, by hand.
+    """Oracle: the last line of the log before srun's own. The folder of logs is named once, though
+    two logs are missing. By hand: how often jobs were started, and one line for jobs that are
+    alike.
     """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0

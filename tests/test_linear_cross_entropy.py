@@ -1,5 +1,5 @@
-"""The loss of a large vocabulary, a tenth of its logits at a time. Oracle: torch's cross-entropy
-with all of them.
+"""The loss of a large vocabulary, a tenth of the logits at a time. Oracle: torch's cross-entropy of
+all logits at once.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def test_equals_the_cross_entropy_of_all_logits(n, with_bias):
     leaves = [leaf for leaf in given if leaf is not None]
     ours, expected = (loss(*given, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
     torch.testing.assert_close(ours, expected)
-    # times 3: what comes after the loss is in its gradients
+    # times 3, because what follows the loss scales its gradients
     torch.testing.assert_close(
         torch.autograd.grad(3 * ours, leaves), torch.autograd.grad(3 * expected, leaves)
     )
 
 
 def test_autocast_costs_what_bf16_costs():
-    """Oracle: torch's under the same autocast, within bf16's three digits."""
+    """Oracle: torch's cross-entropy under the same autocast, with gradients within bf16's 1%."""
     *leaves, targets = inputs(50, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours, expected = (loss(*leaves, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
@@ -65,7 +65,7 @@ def test_autocast_costs_what_bf16_costs():
 
 
 class Largest(TorchDispatchMode):
-    """Notes the most numbers that any tensor made inside has."""
+    """Records the number of elements of the largest tensor that is made inside."""
 
     numbers = 0
 
@@ -80,7 +80,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_a_tenth_of_the_logits_is_there_at_once():
-    """Oracle: every tensor that torch makes, forward and backward."""
+    """Oracle: the largest tensor that torch makes: a tenth of the logits, not all of them."""
     states, weight, bias, targets = inputs(1000)
     with Largest() as seen:
         linear_cross_entropy(states, weight, bias, targets).backward()
@@ -114,7 +114,7 @@ def models() -> dict[str, LanguageModel]:
 
 @pytest.mark.parametrize("name", models())
 def test_every_model_has_the_same_loss_either_way(name, monkeypatch):
-    """Oracle: `forward`'s logits; the gradient of every parameter that learns."""
+    """Oracle: the loss of all logits at once, and its gradient for every parameter that learns."""
     model = models()[name]
     tokens = torch.randint(4, 61, (3, 17))
     batch = (

@@ -1,4 +1,4 @@
-"""The figure of the matrix of stages and texts, and what is told of it beside oracles."""
+"""The matrix of stages and domains as a figure, reports of long streams, and reference rows."""
 
 import dataclasses
 import re
@@ -21,8 +21,8 @@ def study(tmp_path) -> Study:
 
 
 def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
-    """Oracle: the perplexities of the last evaluations, averaged over the seeds here; a missing
-    stage is blank.
+    """Oracle: the perplexities of each stage's last evaluation, averaged over the seeds here. A
+    missing stage is blank.
     """
     study = Study("demo", [run for run in study.runs if run.row not in ("EWC", "A-GEM")])
     for run in study.runs:
@@ -66,8 +66,9 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
 
 @pytest.mark.parametrize(("stages", "probes"), [(1, 0), (3, 0), (5, 0), (5, 1), (7, 0), (12, 0)])
 def test_numbers_can_be_read_in_a_column_of_a_paper(stages, probes, tmp_path) -> None:
-    """Oracle: points on paper are those in the figure, times 3.3 inches over the width of the PDF's
-    page, and 5 or more; each number is narrower than its cell.
+    """Oracle: a font's size on paper is its size in the figure, times 3.3 inches (a column) over
+    the width of the PDF's page. It must be 5 points or more, and each number narrower than its
+    cell.
     """
     domains = [(f"d{i}", f"Domain no. {i}") for i in range(stages)]
     study = synthetic.study(tmp_path, domains=domains, stages=stages, seeds=1, scores=False)
@@ -95,8 +96,8 @@ def test_numbers_can_be_read_in_a_column_of_a_paper(stages, probes, tmp_path) ->
 
 
 def test_a_matrix_of_many_rows_shows_six_and_names_the_others(tmp_path) -> None:
-    """Oracle: by hand: the exhibit's five, and of the others the one that ends lowest of those that
-    are trained stage by stage.
+    """By hand: the exhibit's five rows, and B, the best of the other rows that are trained stage by
+    stage.
     """
     five = ["Naive", "ER", "PNN", "ELLE", "ELLE (exact)"]
     names = ["A", "Naive", "B", "ER", "From scratch", "PNN", "C", "ELLE", "ELLE (exact)"]
@@ -114,10 +115,9 @@ def test_a_matrix_of_many_rows_shows_six_and_names_the_others(tmp_path) -> None:
 
 
 def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch) -> None:
-    """Oracle: by hand. Of 60 domains every fifth has a label, a line and a marker, no cell a
-    number; panels are as large as those of a short stream, and the last marker is the last stage's.
-    Tables on a page have six stages, the last among them, and their CSV has all; notes name no
-    domain.
+    """By hand: of 60 domains every fifth has a label and a marker, and no cell has a number. The
+    last marker is the last stage's. The figure is smaller than 15 inches. Tables on a page have six
+    stages, the last among them, and their CSV has all. Notes name no domain.
     """
     domains = [(f"d{i}", f"Domain {i}") for i in range(60)]
     monkeypatch.setattr(synthetic, "LADDER", [(1, 16, 1e6)] * 60)
@@ -158,8 +158,8 @@ def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["main_pretraining", "lifelong_metrics", "units"])
 def test_a_reference_is_never_the_best(name, tmp_path):
-    """Oracle: the marks and ranks of the table without it, though it forgets less, and has none of
-    its own.
+    """Oracle: the marks and ranks of the table without the reference, which itself has none, though
+    it forgets less than Naive.
     """
     rows: list[tuple[str, str, dict[str, Any]]] = [
         ("Naive", "naive", {}),
