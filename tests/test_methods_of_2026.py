@@ -50,14 +50,14 @@ def model_of(layers: int, architecture: str = "llama") -> LanguageModel:
 
 
 def test_the_suite_has_each_beside_naive_and_er(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the rows that were asked for."""
+    """By hand: the three methods of 2026, Naive and ER are rows of the suite."""
     monkeypatch.setenv("LIFELONG_DATA", "anywhere")
     rows = {run.method for run in methods.list_runs(load_suite("methods_of_2026"))}
     assert rows >= {"naive", "er", *NAMES}
 
 
 def stage_of(index: int, spent: float) -> Stage:
-    """A stage of a stream of a budget of 10, whose last network has three layers."""
+    """A stage of a stream with a budget of 10, whose last network has three layers."""
     info = replace(toy.stage(0).stream_info, budget=10.0, size=FULL)
     return replace(
         toy.stage(index), stream_info=info, spent=spent, build=lambda size: model_of(size.layers)
@@ -65,7 +65,7 @@ def stage_of(index: int, spent: float) -> Stage:
 
 
 def test_one_layer_is_expanded_once_and_late() -> None:
-    """Oracle: theta_l = theta_1 of Bu's copies, by hand. Before tau the network stays small."""
+    """By hand: Bu's copies have theta_l = theta_1. Before tau the network stays small."""
     method = build("zero_one_layer", {"timing": 0.8})
     torch.manual_seed(0)
     small = method.start_stage(model_of(2), stage_of(0, 0.0))
@@ -83,7 +83,7 @@ def test_one_layer_is_expanded_once_and_late() -> None:
 
 
 def test_the_network_is_expanded_with_the_last_stage_at_the_latest() -> None:
-    """Oracle: by hand: two thirds of three equal stages are less than tau = 0.8."""
+    """By hand: the last of three equal stages begins at 2/3 of the budget, before tau = 0.8."""
     method = build("zero_one_layer", {})
     stages = [stage_of(index, 10 * index / 3) for index in range(3)]
     assert stages[2].last
@@ -96,7 +96,7 @@ def test_the_network_is_expanded_with_the_last_stage_at_the_latest() -> None:
 
 
 def test_the_rate_is_wsds_over_the_stream() -> None:
-    """Oracle: eta_max min(1, n / w, (1 - n) / d), by hand."""
+    """Oracle: eta_max min(1, n / w, (1 - n) / d) by hand, at share n of the stream."""
     warmup = 0.1
     decay = 0.25
     [phase] = build("zero_one_layer", {"warmup": warmup, "decay": decay}).phases(stage_of(1, 5.0))
@@ -108,8 +108,9 @@ def test_the_rate_is_wsds_over_the_stream() -> None:
 
 @pytest.mark.parametrize("rate_width", [None, 16])
 def test_a_rate_is_the_same_at_every_depth(rate_width: int | None) -> None:
-    """Oracle: Bu's transfer of rates: with muP or without, the factor of a parameter's rate is that
-    of a network which has its full depth from the start, and the same for each of its layers.
+    """Oracle: Bu's transfer of learning rates: with muP or without, the factor of a parameter's
+    rate is the same in each layer, and the same as in a network that has its full depth from the
+    start.
     """
     scaling: Any = {} if rate_width is None else {"rate_scaling": "mup", "rate_width": rate_width}
     training = Training(batch_size=4, **scaling)
@@ -130,8 +131,8 @@ def test_a_rate_is_the_same_at_every_depth(rate_width: int | None) -> None:
 def test_a_network_without_layers_runs_through_a_stream(
     architecture: str, tiny_folder: Path
 ) -> None:
-    """Oracles: without layers a row's logits are those of each token alone, and the depth of each
-    stage by hand.
+    """Oracle: without layers, the logits at a position depend only on its own token. By hand: the
+    depth in each stage.
     """
     options = {"layers": 0, "timing": 0.5}
     tiny = TinyRuns(
@@ -153,7 +154,7 @@ def test_a_network_without_layers_runs_through_a_stream(
 
 
 def test_a_network_without_layers_is_reported(tmp_path: Path) -> None:
-    """By hand: no layer, of the ladder's last width; its attention cannot be compared."""
+    """By hand: 0 layers of the ladder's last width. The model's attention cannot be compared."""
     suite = tiny_suite.write(tmp_path)
     tables = ["architectures", "attention_patterns", "representational_similarity"]
     command = ["run", str(suite), "--methods", "zero_one_layer", "--parallel", "1"]
@@ -168,7 +169,7 @@ def test_a_network_without_layers_is_reported(tmp_path: Path) -> None:
 
 
 def test_nothing_is_copied_from_no_layer() -> None:
-    """By hand: the message names the size that there is and the one asked for."""
+    """By hand: the message names the model's size and the one asked for."""
     with pytest.raises(ConfigError, match=r"L0_D32 to 2 layers"):
         grow(model_of(0).network, 2, 32)
 
@@ -201,9 +202,9 @@ def expanded(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Expanded:
 
 
 def test_the_cost_is_the_papers(expanded: Expanded) -> None:
-    """Oracle: Bu's 6 B T (tau N_small + (1 - tau) N_large) by hand, with all of a row's columns in
-    layers of N = 4 D^2 + 3 D F weights, its text's in the head of V D, and attention's
-    12 D T^2 a layer and row, which the paper leaves out.
+    """Oracle: by hand, Bu's 6 B T (tau N_small + (1 - tau) N_large). Layers have N = 4 D^2 + 3 D F
+    weights and compute all columns of a row. The head has V D weights and computes the text's
+    columns. Attention adds 12 D T^2 per layer and row, which the paper leaves out.
     """
     run = expanded.run
     width = 32
@@ -215,7 +216,7 @@ def test_the_cost_is_the_papers(expanded: Expanded) -> None:
     charged = sum(line.charged["flops"] for line in done if line)
     small = load(run.store.stage_folder(run.keys[0]) / "model").layers
     steps = 30
-    tau = 2 / 3  # the share of the stream before the first stage after half of it
+    tau = 2 / 3  # where the first stage begins that is past half of the stream
     layers = tau * small + (1 - tau) * 2
     assert charged == pytest.approx(
         run.config.training.batch_size * steps * (head + layers * one_layer)
@@ -223,8 +224,8 @@ def test_the_cost_is_the_papers(expanded: Expanded) -> None:
 
 
 def test_moments_go_on(expanded: Expanded) -> None:
-    """By hand: a copy goes on with the moments that its source has left, a layer that is drawn with
-    none, and all else with its own; a domain's new row has zeros.
+    """By hand: a copied layer has the moments of its source, a new random layer has none, and all
+    other parameters keep theirs. A new domain's row has zeros.
     """
     run = expanded.run
     left = checkpoint.load(run.store.stage_folder(run.keys[1]) / "optimizer.pt")
@@ -247,9 +248,9 @@ def test_moments_go_on(expanded: Expanded) -> None:
 
 @torch.no_grad()
 def test_the_loss_after_expansion_is_that_of_the_weights_put_together(expanded: Expanded) -> None:
-    """Oracle: transformers' own Llama with the embedding and the norm in the file of the stage
-    before, and layers that are copies of the one there, or as they were drawn: with a mean of 0 and
-    a standard deviation of 0.02.
+    """Oracle: transformers' own Llama with the embedding and the norm in the file of the previous
+    stage. Its layers are copies of the layer in that file. If there is none, they are as drawn:
+    with mean 0 and standard deviation 0.02.
     """
     run = expanded.run
     folder = run.store.stage_folder(run.keys[1]) / "model"
@@ -301,8 +302,8 @@ def learner_of(model: LanguageModel, method: Any) -> Learner:
 
 
 def test_drawn_rows_are_the_models_own() -> None:
-    """Oracle: the model's distribution of the first token, and of the second after the likeliest
-    first, against how often they are drawn.
+    """Oracle: the model's probabilities of the first token, and of the second after the likeliest
+    first. They are compared with how often each token is drawn.
     """
     torch.manual_seed(2)
     model = model_of(1)
@@ -325,7 +326,7 @@ def test_drawn_rows_are_the_models_own() -> None:
 
 
 def assert_frequencies(drawn: torch.Tensor, odds: torch.Tensor) -> None:
-    """Each within five standard deviations."""
+    """Each frequency is within five standard deviations of its probability."""
     count = len(drawn)
     seen = torch.bincount(drawn, minlength=len(odds)) / count
     spread = (odds * (1 - odds) / count).sqrt()
@@ -333,8 +334,8 @@ def assert_frequencies(drawn: torch.Tensor, odds: torch.Tensor) -> None:
 
 
 def test_self_replay_adds_the_divergence_from_the_model_before() -> None:
-    """Oracle: sum_v pi(v) (log pi(v) - log theta(v)), position by position, and lambda times it in
-    the step's gradient; at theta = pi it is 0.
+    """Oracle: sum_v pi(v) (log pi(v) - log theta(v)), averaged over positions, and 0 if theta
+    equals pi. The step's gradient has lambda times its gradient.
     """
     torch.manual_seed(3)
     model = model_of(2)
@@ -365,8 +366,8 @@ def test_self_replay_adds_the_divergence_from_the_model_before() -> None:
 
 @pytest.mark.parametrize("micro", [8, 3, 1])
 def test_replay_by_loss_learns_the_worst_rows(micro: int) -> None:
-    """Oracle: (B g + k m) / (B + k), of gradients that autograd takes of the new rows and of the k
-    memory rows with the largest mean negative log-likelihood, found by sorting all of them.
+    """Oracle: (B g + k m) / (B + k), with autograd's gradients g of the B new rows and m of the k
+    memory rows with the largest mean loss, found by sorting all of them.
     """
     torch.manual_seed(4)
     model = model_of(2)
@@ -395,7 +396,7 @@ def test_replay_by_loss_learns_the_worst_rows(micro: int) -> None:
 
 
 def test_equal_losses_give_no_more_rows() -> None:
-    """By hand: of four equal rows half are kept: two beside four new ones."""
+    """By hand: half of four memory rows with equal losses are kept: two, beside four new rows."""
     torch.manual_seed(5)
     model = model_of(1)
     method = build("loss_replay", {"candidates": 1.0, "kept": 0.5})
@@ -416,8 +417,8 @@ def test_equal_losses_give_no_more_rows() -> None:
 
 
 def test_what_the_model_writes_is_charged(tmp_path: Path) -> None:
-    """Oracle: a row more costs a forward pass at each of its columns, so the FLOPs of a stage rise
-    with the rows that are drawn, in proportion.
+    """Oracle: one more row costs a forward pass at each of its columns, so a stage's FLOPs rise
+    linearly with the number of drawn rows.
     """
     flops = {}
     for rows in (8, 108, 208):

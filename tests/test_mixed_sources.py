@@ -20,8 +20,8 @@ from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 from tests.support.texts import SMALL, draw, sentences, tiny_corpus, write
 
-DATA = Data(sequence_length=18, memory_tokens=480)  # rows of 16, 30 rows of memory a domain
-TOKENS = 1000, 600  # of two sources, 62 rows and 37; a row that both have is nobody's
+DATA = Data(sequence_length=18, memory_tokens=480)  # rows of 16, 30 rows of memory per domain
+TOKENS = 1000, 600  # of two sources: 62 and 37 rows, without the row that has text of both
 
 
 def mixed(*weights: float) -> Corpus:
@@ -35,7 +35,7 @@ def mixed(*weights: float) -> Corpus:
 
 
 def sources_of(corpus: Corpus, tokens: torch.Tensor) -> np.ndarray:
-    """Of each row its source, looked up in the text; -1 for one that is not whole in one."""
+    """The source of each row, looked up in the text, or -1 if a row is not whole in one source."""
     text = corpus.domains[0].train
     rows = {
         tuple(text[i : i + 16].tolist()): (0 if i + 16 <= TOKENS[0] else 1)
@@ -46,7 +46,7 @@ def sources_of(corpus: Corpus, tokens: torch.Tensor) -> np.ndarray:
 
 
 def test_all_weight_on_a_source_is_that_source(tmp_path: Path) -> None:
-    """Oracle: the stream of a domain that is the first source alone."""
+    """Oracle: the stream of a domain that has only the first source."""
     corpus = mixed(1.0, 1e-12)
     alone = replace(
         corpus.domains[0], train=corpus.domains[0].train[: TOKENS[0]], sources=(), info={}
@@ -62,8 +62,8 @@ def test_all_weight_on_a_source_is_that_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("weights", "share"), [([7.0, 3.0], 0.7), ([1.0, 3.0], 0.25)])
 def test_rows_come_from_sources_by_their_weights(weights: list[float], share: float) -> None:
-    """Oracle: the shares by hand, to four standard deviations of 4,000 draws; where a row stands in
-    the text.
+    """Oracle: the shares by hand, within four standard deviations of 4,000 draws. A row's place in
+    the text tells its source.
     """
     corpus = mixed(*weights)
     stream = Stream(corpus, DATA, masked=False, seed=5)
@@ -76,7 +76,7 @@ def test_rows_come_from_sources_by_their_weights(weights: list[float], share: fl
 
 
 def test_memory_has_the_mix_of_the_stage() -> None:
-    """Oracle: by hand. Of thirty rows that are kept 21 are the first source's."""
+    """By hand: 21 of the 30 rows of memory come from the first source, whose weight is 0.7."""
     corpus = mixed(0.7, 0.3)
     stream = Stream(corpus, DATA, masked=False, seed=5)
     batch = draw(stream, 1, Phase("recover", memory=1.0), 0, 0, 8000, range(8000))
@@ -87,8 +87,8 @@ def test_memory_has_the_mix_of_the_stage() -> None:
 
 
 def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> None:
-    """Oracle: the ids of each source, prepared as a domain of its own; other weights make nothing
-    anew. Each is named by its place in the list.
+    """Oracle: the token ids of each source, prepared as a domain of its own. Other weights prepare
+    nothing again. Messages name a source by its place in the list.
     """
     files = [
         str(write(tmp_path / f"{name}.jsonl", sentences(seed))) for seed, name in enumerate("ab")
@@ -129,7 +129,7 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
 
 
 def test_a_run_of_a_mixed_domain_goes_on_where_it_was_stopped(tiny_folder: Path) -> None:
-    """Oracle: the run that nobody stopped, bit for bit; weights are in the keys."""
+    """Oracle: an uninterrupted run, bit for bit. The weights of sources are part of the keys."""
     tiny = TinyRuns("er", methods.build, tiny_folder)
     plain = tiny.make_config(checkpoint_seconds=1e-9)
 

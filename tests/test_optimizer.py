@@ -37,7 +37,7 @@ def adafactor(groups: Any, training: Any, options: Any) -> torch.optim.Optimizer
 
 
 def of_as_many_rows(state: Any, parameter: Any, vocabulary: int) -> Any:
-    """What Adafactor remembers of rows and columns never has the shape of a parameter."""
+    """Adafactor's state never has a parameter's shape, so only its rows are compared."""
     return state if len(state.get("row_var", parameter)) == len(parameter) else {}
 
 
@@ -60,8 +60,8 @@ BY_HAND: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", BY_HAND)
 def test_each_kind_is_torchs(kind: str, tiny_folder) -> None:
-    """Oracle: torch's own optimizer, by hand on some parameters and the gradients that a run noted,
-    which carried it on over three stages of two phases, and was killed on the way.
+    """Oracle: torch's own optimizer on some parameters, with the gradients that a run recorded. The
+    run carried its optimizer through three stages of two training phases, and was killed once.
     """
 
     @dataclass
@@ -119,8 +119,8 @@ def test_each_kind_is_torchs(kind: str, tiny_folder) -> None:
 @pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
 @pytest.mark.parametrize("decay", ["all", "matrices"])
 def test_what_decays(kind: str, decay: str, tiny_folder: Path) -> None:
-    """Oracle: with no gradient a step multiplies by 1 - rate x decay whatever decays, by hand:
-    the matrices of layers and the head, not biases, gains of norms and embeddings.
+    """By hand: without a gradient, a step multiplies what decays by 1 - rate x decay. With
+    "matrices" only the matrices of layers decay, not biases, gains of norms and embeddings.
     """
     config = make_tiny_config("naive", optimizer=kind, decay=decay, weight_decay=0.1)
     stream = TinyRuns("naive", methods.build, tiny_folder).make_run(config, "run").stream
@@ -140,8 +140,8 @@ def test_what_decays(kind: str, decay: str, tiny_folder: Path) -> None:
 
 
 def test_published_recipes_decay_matrices_alone(tmp_path: Path) -> None:
-    """Oracle: the rule of docs/suite_keys.md, for Muon and for a start model, and ids: what says
-    "all" is what it was before.
+    """Oracle: the rule of docs/suite_keys.md: "matrices" is the default with Muon or a start model.
+    A suite that says "all" has the identity that it had before the setting existed.
     """
     suite = load_suite(str(write(tmp_path)))
     muon = load_suite(str(tmp_path / "tiny.toml"), {"training.optimizer": "muon"})
@@ -162,7 +162,7 @@ def kill() -> bool:
 
 
 def test_a_first_stage_that_is_kept_is_not_naives() -> None:
-    """Oracle: the rule of stage keys: one key, one content of the folder."""
+    """Oracle: one stage key means one content, and a carried optimizer is part of the folder."""
 
     @dataclass
     class Keeps(LifelongMethod):
@@ -177,8 +177,8 @@ def test_a_first_stage_that_is_kept_is_not_naives() -> None:
 
 
 def test_moments_fit_what_has_grown() -> None:
-    """Oracle: by hand: new rows of a vocabulary of three are zero, another width begins anew, that
-    of a norm too, and a copied layer takes its own along.
+    """By hand: new rows of a vocabulary, here of three, have zero moments. Matrices and norms of
+    another width start without moments. A copied layer has the moments of its source.
     """
     training = make_tiny_config("naive").training
     small, large = (
@@ -205,8 +205,8 @@ def test_moments_fit_what_has_grown() -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "llama"])
 def test_parts_have_names_in_every_architecture(architecture: str, tiny_folder) -> None:
-    """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding
-    table of tokens.
+    """Oracle: the ladder: two layers, whose numbers are in the names of their parameters. All names
+    differ, and one is the table of token embeddings.
     """
     config = make_tiny_config("naive", architecture)
     tiny = TinyRuns("naive", methods.build, tiny_folder)
@@ -230,8 +230,9 @@ class Groups(LifelongMethod):
 
 
 def test_rates_by_name(tiny_folder) -> None:
-    """Oracle: Adam's first step is the rate times a direction that the gradient decides, so at half
-    the rate it moves half as far; what is frozen does not move, and needs no gradient.
+    """Oracle: Adam's first step is the rate times a direction that depends only on the gradient, so
+    at half the rate it moves half as far. Frozen parameters do not move, and a step then costs
+    fewer FLOPs.
     """
     weights, flops = [], []
     for rates in (
@@ -308,8 +309,9 @@ def test_what_torch_refuses_is_one_line() -> None:
 
 
 def test_keys_know_the_optimizer() -> None:
-    """Oracle: the rule of stage keys, another computation has another key; the default's is that of
-    a suite that says nothing, and a method's own stands in its first stage too.
+    """Oracle: the rule of stage keys: another computation has another key, also in the first stage
+    of a method with its own optimizer. A suite that names the default has the key of one that names
+    none.
     """
 
     @dataclass

@@ -1,4 +1,4 @@
-"""PNN: the lateral arithmetic, a column's forward pass, frozen columns, folders."""
+"""PNN: laterals, the forward pass of columns, dropout, parameters, and rows for fine-tuning."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_adapter_lateral_is_rusus_equation_2() -> None:
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_columns_are_transformers_with_laterals_added(architecture: str) -> None:
     """Oracle: transformers' own forward pass, with hooks that add sum_j U h_j + c to the input of
-    each layer, and to what the last layer puts out.
+    each layer, and to the output of the last layer.
     """
     model = progressive(architecture).eval()
     tokens, positions = rows()
@@ -162,8 +162,8 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
 
 
 def test_dropout_only_in_the_newest_column() -> None:
-    """Oracle: in training mode what earlier columns put out has no randomness, what the newest does
-    has.
+    """Oracle: in training mode, two outputs of an earlier column are equal and two outputs of the
+    newest differ. In evaluation mode, they are equal too.
     """
     model = ProgressiveModel.add_column(
         progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval()
@@ -178,8 +178,8 @@ def test_dropout_only_in_the_newest_column() -> None:
 
 @pytest.mark.parametrize("kind, millions", [("linear", 162.1), ("adapter", 166.2)])
 def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
-    """Oracle: about 162 M for five columns L6_D384 there. The adapter has one d x d map more for
-    each of the 7 levels of 4 columns: 28 x 147,456 = 4.1 M.
+    """Oracle: the released code has about 162 M for five columns of L6_D384. Adapters have one more
+    d x d map for each of 7 levels of 4 columns: 28 x 147,456 = 4.1 M.
     """
     with torch.device("meta"):
         model: Any = build("bert", 6, 384, Vocabulary(50265), 512)
@@ -191,9 +191,9 @@ def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
 
 
 def test_rows_to_fine_tune_on_fit_every_column(tmp_path: Path) -> None:
-    """A published model as the first column has more positions than the second.
+    """A first column, such as a published model, may have more positions than the second.
 
-    Oracle: the length of the second's rows, and logits of a row of that length.
+    Oracle: the length of the second column's rows, and logits for a row of that length.
     """
     long, short = (build("gpt", 1, 16, VOCABULARY, length, 8, 0.0) for length in (24, 12))
     ProgressiveModel.add_column(long, short).save(tmp_path / "model", tokenizer())

@@ -1,4 +1,4 @@
-"""The transcribed numbers of the paper: as they were transcribed, and against each other."""
+"""The paper's numbers, as they were transcribed: unchanged, and consistent with each other."""
 
 import csv
 import dataclasses
@@ -28,8 +28,8 @@ def numbers(name: str) -> dict[tuple[str, str, str, str], float]:
 
 
 def test_the_transcription_is_as_it_was_held_against_the_paper():
-    """Oracle: the hash of all cells, in reading order, when each was the LaTeX's own, and no table
-    was left out but that of fine-tuning settings, which tests/test_tasks.py has.
+    """Oracle: the hash of all cells, in reading order, from when each cell was compared with the
+    paper's LaTeX. Only the table of fine-tuning settings is not here, but in tests/test_tasks.py.
     """
     cells = [
         (name, v.table, v.block, v.row, v.stage, v.column, v.metric, v.printed)
@@ -41,7 +41,7 @@ def test_the_transcription_is_as_it_was_held_against_the_paper():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_well_formed(name):
-    """Oracle: the columns in `analysis.exhibits`; no cell twice; a correction says why."""
+    """Oracle: the columns in `analysis.exhibits`. No cell comes twice. Corrections say why."""
     with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         assert tuple(next(csv.reader(file))) == tuple(
             field.name for field in dataclasses.fields(PrintedValue)
@@ -93,8 +93,9 @@ def test_sizes_give_the_printed_number_of_parameters(name):
     """Oracle: the number of parameters by formula, to the printed three digits, with the corrected
     sizes.
 
-    BERT: 50265 tokens, 514 positions, one LayerNorm there, 12 d^2 + 13 d a layer, a tied head with
-    a dense layer, a LayerNorm and a bias. GPT: the tokens, the layers and a final LayerNorm.
+    BERT has 50265 tokens, 514 positions, one LayerNorm after both, 12 d^2 + 13 d per layer, and a
+    tied head with a dense layer, a LayerNorm and a bias. GPT has the tokens, the layers and a final
+    LayerNorm.
     """
     cells = numbers(name)
     for (block, row, stage, column), count in cells.items():
@@ -109,7 +110,7 @@ def test_sizes_give_the_printed_number_of_parameters(name):
 
 
 def test_printed_notations_are_read():
-    """Oracle: by hand."""
+    """By hand: the number that each notation means."""
     place = dict.fromkeys(("table", "block", "row", "stage", "column", "metric"), "")
     values = [
         PrintedValue(**place, printed=text).value

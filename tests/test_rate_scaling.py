@@ -1,4 +1,4 @@
-"""`training.rate_scaling = "mup"`: a rate that means the same at every width."""
+"""`training.rate_scaling = "mup"`: one learning rate that suits every width."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAST_NORM = {"gpt": "transformer.ln_f", "llama": "model.norm"}
 
 
 def measure_changes(architecture: str, width: int, training: Training) -> dict[str, float]:
-    """How far coordinates of states and logits move in the first step: their RMS."""
+    """The RMS of the changes in coordinates of states and of logits in the first step."""
     torch.manual_seed(0)
     vocabulary = Vocabulary(text=64, domains=())
     model = build(architecture, 2, width, vocabulary, 34, head_size=8, dropout=0.0, scaled=True)
@@ -52,7 +52,7 @@ def measure_changes(architecture: str, width: int, training: Training) -> dict[s
 
 
 def find_slopes(architecture: str, training: Training) -> dict[str, float]:
-    """The power of the width with which the changes grow."""
+    """The exponents of the width with which the changes grow."""
     changes = [measure_changes(architecture, width, training) for width in WIDTHS]
     logs = [math.log(width) for width in WIDTHS]
     return {
@@ -64,8 +64,8 @@ def find_slopes(architecture: str, training: Training) -> dict[str, float]:
 @pytest.mark.parametrize("architecture", LAST_NORM)
 def test_a_step_moves_states_alike_at_every_width(architecture: str) -> None:
     """Oracle: the coordinate check of Yang et al. 2022 (arXiv 2203.03466, appendix D.1): with one
-    rate a wider model's coordinates move further, under muP as far. Logits keep a rest of it, as a
-    tied table begins with 1 / sqrt(width), not with muP's 1 / width.
+    rate, coordinates of wider models move further, but equally far under muP. Logits still move a
+    little further, because a tied table begins with 1 / sqrt(width), not with muP's 1 / width.
     """
     plain = find_slopes(architecture, Training(batch_size=4, learning_rate=RATE))
     mup = Training(batch_size=4, learning_rate=RATE, rate_scaling="mup", rate_width=WIDTHS[0])
@@ -77,8 +77,9 @@ def test_a_step_moves_states_alike_at_every_width(architecture: str) -> None:
 
 
 def test_which_rates_follow_the_width() -> None:
-    """Oracle: table 8 of Yang et al. 2022: matrices of the layers and what predicts fall with the
-    width, tables that only read in and vectors do not. GPT's table of tokens predicts.
+    """Oracle: table 8 of Yang et al. 2022: rates of layers' matrices and of the output layer fall
+    with the width, those of input tables and vectors do not. GPT's token table is also its output
+    layer.
     """
     training = Training(batch_size=4, learning_rate=RATE, rate_scaling="mup", rate_width=16)
     model = build("gpt", 1, 64, Vocabulary(text=64), 34, head_size=8)
@@ -101,7 +102,7 @@ def test_which_rates_follow_the_width() -> None:
     ],
 )
 def test_a_rule_without_its_width_is_refused(settings: dict[str, Any], message: str) -> None:
-    """Oracle: by hand: the rule needs a width, and a width alone has no rule."""
+    """By hand: the rule needs a width, and a width needs the rule."""
     with pytest.raises(ValueError, match=message):
         Training(batch_size=4, learning_rate=RATE, **settings)
 
@@ -118,7 +119,7 @@ def test_a_rule_without_its_width_is_refused(settings: dict[str, Any], message: 
 def test_a_rule_that_does_not_hold_is_refused(
     optimizer: str, own: str | None, init: str, message: str
 ) -> None:
-    """Oracle: the rule is Adam's (a method may bring another optimizer), for scaled weights."""
+    """Oracle: muP's rule is for Adam and scaled weights. A method may bring another optimizer."""
     mup = {"training.rate_scaling": "mup", "training.rate_width": 16}
     suite = load_suite("demo", {**mup, "training.optimizer": optimizer, "model.init": init})
     [config] = methods.list_runs(suite, ("naive",))

@@ -23,7 +23,7 @@ COSTS = re.findall(r"^\| `(\w+)` \|[^|]*\| (\d+) \| (\d+) \| (\d*) ?\|$", TEXT, 
 
 
 def list_budgets(suite: str, runs: Path) -> tuple[int, dict[str, float]]:
-    """How many runs a suite has, and the seconds of each of their stages, shared ones once."""
+    """How many runs a suite has, and the seconds of each stage by key: shared stages count once."""
     loaded = load.load_suite(suite)
     configs = methods.list_runs(loaded)
     survey = Survey(loaded, configs, methods.build, Store(runs), list_measures(loaded))
@@ -38,8 +38,8 @@ def list_budgets(suite: str, runs: Path) -> tuple[int, dict[str, float]]:
 def test_a_suite_costs_what_the_page_says(
     suite: str, runs: str, days: str, days_after: str, tmp_path: Path
 ) -> None:
-    """Oracle: the budgets of the suite's stages, and of those that bert_base lacks. `list suites`
-    says the same.
+    """Oracle: the budgets of the suite's stages, and of its stages that are not among bert_base's.
+    `list suites` says the same.
     """
     count, seconds = list_budgets(suite, tmp_path)
     _, main = list_budgets("bert_base", tmp_path)
@@ -52,7 +52,7 @@ def test_a_suite_costs_what_the_page_says(
 
 
 def test_all_suites_of_the_paper_are_in_the_table() -> None:
-    """Oracle: the suites, of which these are small or not the paper's."""
+    """Oracle: all suites but those that are small or not the paper's."""
     others = {"demo", "demo_bert", "methods_of_2026", "real_small"}
     assert {suite for suite, *_ in COSTS} == {*names.list_suite_names()} - others
 
@@ -60,7 +60,7 @@ def test_all_suites_of_the_paper_are_in_the_table() -> None:
 def test_a_dry_run_on_slurm_prints_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Oracle: the command itself, with the page's site.toml; three dots stand for any text."""
+    """Oracle: the command's output with the page's site.toml. Three dots stand for any text."""
     [site] = [block.text for block in list_blocks(PAGE) if block.language == "toml"]
     (tmp_path / "site.toml").write_text(site)
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")

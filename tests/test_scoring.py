@@ -1,6 +1,4 @@
-"""Scores of a whole suite from the command line: the grid, the discriminator, and that nothing is
-done twice.
-"""
+"""Scores of a whole suite from the command line: the grid, failures, titles and baselines."""
 
 from __future__ import annotations
 
@@ -73,8 +71,8 @@ def scores(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_every_cell_of_the_grid_has_a_score(folder):
-    """Oracle: counting. A model with prompts: the right one, and in the end all four; one without:
-    none.
+    """By hand: models with prompts are scored with the right one, after the last stage with all
+    four. Models without prompts are scored with none.
     """
     counts = Counter((line["task"], line["prompt"]) for line in scores(folder))
     assert counts == {
@@ -89,8 +87,8 @@ def test_every_cell_of_the_grid_has_a_score(folder):
 
 
 def test_status_says_why_a_score_failed(folder, capsys):
-    """Oracle: a record of a score that was tried in vain; tables do not take it for one, and once
-    it is computed nothing is said.
+    """Oracle: the record of a failed score, which the test writes. A report is rendered all the
+    same. Once the score is computed, `status` says nothing of a failure.
     """
     [path, *_] = sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
     kept = path.read_bytes()
@@ -116,8 +114,8 @@ def test_status_says_why_a_score_failed(folder, capsys):
 
 
 def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
-    """Oracle: the suite as it is now: a title is no part of a run's identity, so records keep the
-    old one.
+    """Oracle: the suite's present title. Titles are no part of a run's identity, so records keep
+    the old one.
     """
     suite = load_suite("demo")
     first, *others = suite.domains
@@ -130,8 +128,8 @@ def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
 
 
 def test_baselines_are_of_the_domain_that_the_suite_gives_a_task(folder) -> None:
-    """Oracle: the suite's own words; the baselines were recorded when the two tasks were each
-    other's domain's.
+    """Oracle: the domains that the suite gives its tasks. The baselines were recorded before the
+    second suite swapped them.
     """
     for overrides, swapped in (
         ({}, "ab"),

@@ -1,6 +1,4 @@
-"""Two users on one folder of runs, and two clusters: nothing is done twice, and nobody's code is
-run by another.
-"""
+"""Two users on one folder of runs: who may read models, and the error for those who may not."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ def with_umask(mask: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
 def test_models_are_for_those_whom_the_umask_lets(umask: int, tmp_path: Path) -> None:
-    """Oracle: what the umask means for all other files; safetensors 0.8 gives its own to the user
-    alone.
+    """Oracle: the mode that the umask gives to any new file. safetensors 0.8 lets only the user
+    read its files.
     """
     with with_umask(umask):
         with replace_folder(tmp_path / "model") as folder:
@@ -44,8 +42,8 @@ def test_models_are_for_those_whom_the_umask_lets(umask: int, tmp_path: Path) ->
 
 
 def test_a_model_of_another_user_is_not_called_damaged(tmp_path: Path) -> None:
-    """Oracle: the system's own word, with the file; a copy of the model, or training it again,
-    would be no cure.
+    """Oracle: the system's own error, with the file. To copy the model or to train it again would
+    be no cure.
     """
     with pytest.raises(PermissionError, match="model.safetensors"), name_damage_in_errors(tmp_path):
         raise PermissionError(

@@ -1,5 +1,5 @@
-"""FLOPs of a step, budgets in FLOPs and in a machine's step times, the cost of methods over
-Naive's.
+"""FLOPs of a step, budgets in FLOPs and in a machine's step times, and what methods cost compared
+to Naive.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_
 
 
 def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
-    """A training step by hand: 2 for a multiplication and an addition, 3 for forward and backward;
-    12 D^2 weights a layer, T^2 D for each of the two products of attention, and the head at the
-    predicted positions alone.
+    """FLOPs of a training step by hand: 2 per multiplication and addition, three times for forward
+    and backward. A layer has 12 D^2 weights per column, and two products of attention of T^2 D
+    each. The head computes predicted positions only.
     """
     size, columns = config.model.ladder[0], config.data.text_length + 1
     masked = config.model.architecture != "gpt"
@@ -66,9 +66,7 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tiny_folder) -
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_flops_of_every_fused_attention(backend: str) -> None:
-    """Oracle: two products of 2 B H T^2 (D/H) forward, four backward, whatever a kernel computes
-    again.
-    """
+    """Oracle: two products of 2 B H T^2 (D/H) forward, four backward, whatever is recomputed."""
     query = torch.empty(2, 4, 8, 16, device="meta")
     normalizer, seed = (
         torch.empty(2, 4, 8, device="meta"),
@@ -95,9 +93,9 @@ def test_flops_of_every_fused_attention(backend: str) -> None:
 def test_flops_see_all_that_a_method_does(
     name: str, first: float, second: float | None, tiny_folder
 ) -> None:
-    """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds
-    the first one's forward pass without its head, and at each level a D x D map with its weights'
-    gradient.
+    """Oracle: in the second stage, ER's step costs as much as Naive's and A-GEM's twice as much.
+    PNN's adds the first column's forward pass without its head, and at each level a D x D map with
+    its weights' gradient.
     """
     tiny = TinyRuns(name, methods.build, tiny_folder)
     config = tiny.make_config("bert")
@@ -114,7 +112,7 @@ def test_flops_see_all_that_a_method_does(
         frozen = 2 * layers * (12 * d * d + 2 * columns * d)
         laterals = (
             2 * 2 * (layers + 1) * d * d
-        )  # forward and the weights' gradient; nothing flows into frozen columns
+        )  # forward and the weights' gradient, but no gradient for frozen columns
         second = 1 + (frozen + laterals) * columns * config.training.batch_size / naive
     assert flops == pytest.approx([first * naive, second * naive], rel=0.01)
 
@@ -130,9 +128,9 @@ def with_budget(config: RunConfig, **budget) -> RunConfig:
 
 @pytest.mark.parametrize("unit", ["tokens", "flops", "reference"])
 def test_every_unit_is_steps_times_their_cost(unit: str, tiny_folder) -> None:
-    """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit:
-    the stop and the learning rate of each step are the same. All units are recorded under each;
-    FLOPs by hand, to the last one.
+    """Oracle: a budget of ten steps' cost in any unit trains the same weights as a budget of ten
+    steps, bit for bit: the stop and all learning rates are the same. Records have the cost in every
+    unit, with exactly the FLOPs by hand.
     """
     tiny = TinyRuns("er", methods.build, tiny_folder)
     config = tiny.make_config()
@@ -162,8 +160,8 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tiny_folder) -> None:
 
 
 def test_set_up_is_charged_from_the_table(tiny_folder) -> None:
-    """Oracle: 10 s less 4 s of growth are six steps of 1 s in the second stage; a method that does
-    more in a step, or is slower, gets fewer.
+    """By hand: in the first stage 10 s are five steps of 2 s. In the second they are 4 s of growth
+    and six steps of 1 s. If a stage's times change, so does its key.
     """
     tiny = TinyRuns("er", methods.build, tiny_folder)
     times = (
@@ -204,9 +202,9 @@ def test_a_table_that_does_not_fit_is_refused(tiny_folder) -> None:
 
 
 def test_costs_of_a_suite(tiny_folder, monkeypatch) -> None:
-    """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine:
-    they are there for each phase of each stage, and rows that share a stage have the same. The
-    large product, which nothing here looks at, is left out.
+    """Oracle: the FLOPs of the tests above. Times depend on the machine, so only this is tested:
+    each phase of each stage has one, and rows that share a stage share its time. The large matrix
+    product is not computed, because no assertion needs it.
     """
     monkeypatch.setattr(MatrixProduct, "measure_flops_per_second", lambda product: 1e9)
     tiny = TinyRuns("naive", methods.build, tiny_folder)
@@ -239,8 +237,8 @@ def test_costs_of_a_suite(tiny_folder, monkeypatch) -> None:
 
 
 def test_a_machine_that_slows_down_changes_no_time(tiny_folder, monkeypatch) -> None:
-    """By hand: each phase takes two steps of Naive, whose own first take 1 s, then 2 s, 3 s, ...;
-    so each takes 2 s. Of two seeds one is measured.
+    """By hand: each phase takes as long as two of Naive's steps. These slow down from 1 s to 2 s
+    and so on. The first time counts, so each phase takes 2 s. Of two seeds only one is measured.
     """
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     configs = [
@@ -276,8 +274,8 @@ def cost(
 
 
 def test_the_table_marks_what_costs_more_than_predicted() -> None:
-    """Oracle: the numbers put in; tokens and FLOPs over seconds; a tenth too much is marked, less
-    is not.
+    """Oracle: the numbers put in, and tokens and FLOPs divided by seconds. A cost of more than a
+    tenth above the predicted one is marked, a lower one is not.
     """
     slow = cost("A-GEM", 1, "adapt", 0.04, 2.4, 2.0)
     fast = cost("PNN", 4, "adapt", 1.5, 1.8, 2.0)
@@ -323,8 +321,8 @@ def make_row(method: str, config: RunConfig, seconds: float) -> RowTimes:
 
 
 def test_a_table_keeps_its_rows_when_others_are_measured(tiny_folder) -> None:
-    """Oracle: by hand: the row that was measured again has its new time, one of other settings its
-    old one, and a new one comes; another node of the same kind is the same machine.
+    """By hand: the row that is measured again has its new time, the other keeps its old one, and a
+    row of other settings is added. Another node of the same kind is the same machine.
     """
     path, machine = tiny_folder / "times.json", ALONE.describe_hardware()
     config = TinyRuns("er", methods.build, tiny_folder).make_config()
@@ -346,8 +344,8 @@ def test_a_table_keeps_its_rows_when_others_are_measured(tiny_folder) -> None:
 
 
 def test_a_table_of_another_machine_is_left_alone(tiny_folder, monkeypatch) -> None:
-    """Oracle: the file byte for byte, before anything is measured; the message names file and
-    processor.
+    """Oracle: the file stays the same byte for byte, and nothing is measured. The message names the
+    file and its processor.
     """
     path = tiny_folder / "times.json"
     config = TinyRuns("er", methods.build, tiny_folder).make_config()
@@ -361,8 +359,8 @@ def test_a_table_of_another_machine_is_left_alone(tiny_folder, monkeypatch) -> N
 
 
 def test_a_row_beside_others_is_a_multiple_of_their_naive(tiny_folder, monkeypatch) -> None:
-    """By hand: a step takes two of Naive's, which take 9 s now and 1.5 s in the table: 3 s. Where
-    Naive is measured anew, it is 18 s.
+    """By hand: a step takes as long as two of Naive's. Naive's takes 9 s now and 1.5 s in the
+    table, so the step counts as 3 s. If Naive is measured again too, it counts as 18 s.
     """
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     config = tiny.make_config()
@@ -376,8 +374,8 @@ def test_a_row_beside_others_is_a_multiple_of_their_naive(tiny_folder, monkeypat
 
 
 def test_the_product_slows_no_step_that_counts(monkeypatch) -> None:
-    """By hand: a step takes a second, and two right after the product, which empties the caches.
-    A row that does what Naive does then takes as long as Naive.
+    """By hand: a step takes 1 s, or 2 s right after the product, which empties the caches. A row
+    that does what Naive does must still take as long as Naive.
     """
     caches = {"empty": False}
 

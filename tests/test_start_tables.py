@@ -9,8 +9,8 @@ from tests.support.synthetic import load, study
 
 
 def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
-    """Oracle: by hand from made-up measurements of it: 10, 20, 40, ... on the domains, 44 on the
-    probe, then 55.
+    """By hand: the start model has made-up perplexities of 10, 20, 40 and so on for the domains and
+    44 for the probe. All trained models have 55 for the probe.
     """
     data = study(tmp_path, seeds=2)
     for run in data.runs:

@@ -1,5 +1,5 @@
-"""The README's table and the study's write-up: tables are the reports', on whichever page, claims
-the records'.
+"""The README's table and the study's page: their tables have the numbers of reports, and their
+claims those of records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def table(*heads: str) -> dict[str, list[str]]:
-    """The table of the README or docs/ with these heads: the cells of each line by its first one,
-    without bold.
+    """The cells of each line of a table, by its first cell, without bold. Only one table of the
+    README and docs/ may have these heads.
     """
     tables = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
@@ -37,7 +37,7 @@ def table(*heads: str) -> dict[str, list[str]]:
 
 
 def test_a_table_of_the_demo_has_two_notes_at_most() -> None:
-    """Oracle: the lines below each table, which `verify` compares with what records come to."""
+    """Oracle: the notes below each table, which `verify` compares with the records."""
     tables = sorted((ROOT / "results/demo/report/demo").glob("*.md"))
     counts = {}
     for path in tables:
@@ -47,8 +47,8 @@ def test_a_table_of_the_demo_has_two_notes_at_most() -> None:
 
 
 def test_the_demo() -> None:
-    """Oracle: the report of results/demo, to the digits shown, the lowest AP first; five rows in
-    the picture.
+    """Oracle: the report of results/demo, to the digits shown, with the lowest AP first. The
+    picture's description names five of its rows.
     """
     cells = csv.DictReader(
         (ROOT / "results/demo/report/demo/main_pretraining.csv").read_text("utf-8").splitlines()
@@ -77,8 +77,8 @@ def test_the_demo() -> None:
 
 
 def test_the_maps_comparisons() -> None:
-    """Oracle: scipy's paired t test on logarithms; the other budget's one comparison doubles the
-    smaller p (Holm).
+    """Oracle: scipy's paired t test on logarithms. With the other budget's comparison there are two
+    tests, so Holm doubles the smaller p, which for three seeds is never below 2 x 0.25^3.
     """
     script = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "compare_rows.py"))
     full, sixteenth = "ELLE (exact), to 57k", "ELLE, to 113k"
@@ -112,8 +112,8 @@ def test_the_maps_comparisons() -> None:
 
 
 def test_what_the_study_says_of_small_trials() -> None:
-    """Oracle: the reports of both sizes, scipy's Kendall's tau, and quotients of their means, to a
-    whole percent.
+    """Oracle: the reports of three sizes: scipy's Kendall's tau of two of them, and quotients of
+    the means, to a whole percent.
     """
     smallest, small, large = (
         final_perplexities(f"tuned_{size}") for size in ("24k", "57k", "240k")
@@ -143,8 +143,8 @@ def test_what_the_study_says_of_small_trials() -> None:
     ],
 )
 def test_the_studys_changes_by_budget(heads: tuple[str, ...], first: str, second: str) -> None:
-    """Oracle: quotients of the reports' means, to a whole percent: a mean of logarithms, which the
-    page has, differs from them by less than half a percent.
+    """Oracle: quotients of the reports' means, within one percentage point. The page has means of
+    logarithms, which differ from them by less than half a percent.
     """
     lines = table(*heads, "open text", "archive").values()
     cells = [line[-2] for line in lines if line[-2]]
@@ -167,8 +167,8 @@ def final_perplexities(suite: str) -> dict[str, float]:
 
 
 def test_the_order_of_small_models_is_held_against_that_of_large_ones(capsys) -> None:
-    """By hand: of three pairs one turns, so tau is (2 - 1) / 3; who trusts the small models takes a
-    row that ends 10 / 9 above the best.
+    """By hand: one of three pairs changes its order, so tau is (2 - 1) / 3. The row that is best
+    among small models ends with 10 / 9 of the best AP.
     """
     script = runpy.run_path(str(ROOT / "results" / "open_text" / "compare_sizes.py"))
     small = pd.Series({"MAS": 10.0, "ER": 11.0, "PNN": 20.0})

@@ -1,4 +1,4 @@
-"""Tasks: what a suite may say of them, what is wrong with their data, how they are scored."""
+"""Tasks: their settings, errors in their data, metrics, baselines, and tasks from documentation."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def load(task: Task, folder: Path):
 
 
 def test_the_hyper_parameters_are_the_papers():
-    """Oracle: the paper's tab:finetune: its five tasks in one column each, of which MNLI has
-    another learning rate and batch size; the others' are the default.
+    """Oracle: the paper's tab:finetune, one column per task. Only MNLI has another learning rate
+    and batch size. The other tasks' values are also our defaults.
     """
 
     def list_values(task: Task) -> tuple[float | str, ...]:
@@ -97,7 +97,7 @@ def test_the_hyper_parameters_are_the_papers():
     ],
 )
 def test_a_task_that_cannot_be_is_refused_with_what_was_given(source, message):
-    """Oracle: exactly one source; known keys and metrics."""
+    """Oracle: the rule that a task has exactly one source, and only known keys and metrics."""
     with pytest.raises(ValidationError, match=message):
         Task(name="toy", domain="d", **source)
 
@@ -171,7 +171,7 @@ def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, messa
 
 
 def test_a_file_that_is_missing_is_named(tmp_path):
-    """Oracle: its path."""
+    """Oracle: the path of the missing file."""
     with pytest.raises(DataError, match=r"no file .*nowhere\.jsonl"):
         load(
             task_of(tmp_path).model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path
@@ -205,9 +205,8 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
     monkeypatch.setattr(
         sys.modules["datasets"], "load_dataset", lambda *_, **__: pytest.fail("asked the Hub again")
     )
-    renamed = load(
-        Task(name="renamed", domain="d", dataset=hub), tmp_path
-    )  # kept for where there is no network
+    # the rows are kept, for machines without a network
+    renamed = load(Task(name="renamed", domain="d", dataset=hub), tmp_path)
     assert replace(renamed, task=data.task) == data
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
     with pytest.raises(DataError, match="'mnli': .*'glue'.*'train': KeyError: 'sentence'"):
@@ -218,7 +217,7 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
 
 
 def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_path):
-    """Oracle: by hand. The same text with another pair is no leak, with another label, case or
+    """By hand: the same text with another second text is no leak. With another label, case or
     blanks it is one.
     """
     train = [
@@ -247,9 +246,9 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
 
 @pytest.mark.parametrize("near_copies", ["drop", "keep"])
 def test_tests_that_nearly_stand_in_train_are_left_out(tmp_path, monkeypatch, near_copies):
-    """Oracle: by hand: one in capitals without its first words, of one half of a pair; a quarter,
-    other words and few words are none. They are looked for once. The score is on the others, or
-    on all where near copies are kept, and then they are counted in records.
+    """By hand: a pair in capitals, without its first words and with one more, is a near copy. A
+    pair that shares a quarter of its words, and one of few words, are not. Near copies are searched
+    once. Scores leave them out, or with "keep" include them and count them in records.
     """
     words = [f"w{number}x" for number in range(400)]
     some = lambda start, count: " ".join(words[start : start + count])  # noqa: E731
@@ -278,7 +277,7 @@ def test_tests_that_nearly_stand_in_train_are_left_out(tmp_path, monkeypatch, ne
 
 
 def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
-    """Texts of ten letters; the class is which of two words is among them, or a coin's choice."""
+    """Texts of nine letters and "left" or "right", their class. With `noise` it is random."""
     draw = random.Random(seed)
     rows = []
     for index in range(count):
@@ -289,8 +288,8 @@ def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
 
 
 def test_baselines_need_no_model(tmp_path):
-    """Oracle: the majority's F1 by formula; word counts solve what one word decides, and not what a
-    coin decided.
+    """Oracle: the majority's F1 by formula. Word counts solve a task that one word decides, and
+    guess if labels are random.
     """
     train, test = separable(200, 0), separable(60, 1)
     data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
@@ -330,8 +329,8 @@ def test_baselines_are_recorded_once_for_each_content(tmp_path):
 
 
 def test_a_score_is_known_by_what_it_depends_on(tmp_path):
-    """Oracle: each setting that changes a score changes the key; where files lie, titles and other
-    seeds do not.
+    """Oracle: each setting that changes a score changes the key. Places of files, titles and
+    numbers of seeds do not.
     """
     task, settings = task_of(tmp_path), Finetuning()
     data = load(task, tmp_path)
@@ -354,7 +353,7 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
         make_score_key("stage", task, data.key, settings, "right", 0, "linear_probe"),
     ]
     assert len({key, *others}) == 1 + len(others)
-    slower = task.model_copy(update={"learning_rate": 1e-4})  # which a probe has not
+    slower = task.model_copy(update={"learning_rate": 1e-4})  # a linear probe has none
     assert (
         make_score_key(
             "stage", slower, data.key, Finetuning(patience=4), "right", 0, "linear_probe"
@@ -367,7 +366,7 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
 
 
 def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
-    """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
+    """By hand: names shaped like those of pandas and of Python's library."""
     sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
     assert passages.name_parts(sources, ["p"]) == [
         "p.core.a",
@@ -382,7 +381,7 @@ def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
 
 
 def test_names_of_the_classes_are_masked_in_prose_and_in_code():
-    """Oracle: by hand."""
+    """By hand: names are masked in any case and with any separator, but not within words."""
     names = passages.compile_name_pattern(["sklearn.linear_model", "torch.nn", "email"])
     text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, "
     text += "cnn_nn, EMAIL, emails of nnn"
@@ -393,7 +392,7 @@ def test_names_of_the_classes_are_masked_in_prose_and_in_code():
 
 
 def made_up(parts: dict[str, int]) -> list[Document]:
-    """Documents of unlike words that call their part by its name."""
+    """Documents of random numbers, each of which begins with its part's name."""
     draw = random.Random(0)
     return [
         Document(
@@ -406,7 +405,7 @@ def made_up(parts: dict[str, int]) -> list[Document]:
 
 
 def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
-    """Oracle: counts, and where each passage came from."""
+    """Oracle: counts by hand, and the document from which each passage was cut."""
     documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
     options = Docstrings(classes=3, examples=40, characters=100)
     splits = passages.draw_balanced_splits("toy", options, ["lib"], documents)
@@ -427,7 +426,7 @@ def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A package with three parts of forty documented functions each; where it lies is cached."""
+    """Three parts of forty documented functions each, made once because their place is cached."""
     folder = tmp_path_factory.mktemp("library")
     draw = random.Random(1)
     for part in ("alpha", "beta", "gamma"):
@@ -449,7 +448,9 @@ def library(tmp_path_factory):
 def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_once(
     library, tmp_path, monkeypatch
 ):
-    """Oracle: the predicate on the documents; the second time, nobody may cut it again."""
+    """Oracle: the documents that training does not read. The second time the task is read from its
+    file, because nothing can cut it then.
+    """
     domain = Domain(name="d", packages=(library,), hold_out=0.4)
     task = Task(
         name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60)
@@ -468,7 +469,7 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
 
 
 def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, tmp_path):
-    """Oracle: the split of the documents; the names of domains and packages are masked."""
+    """Oracle: the documents of the validation split. Names of domains and packages are masked."""
     for name in ("valid", "train"):
         lines = [
             json.dumps({"text": f"{name} {i} of files and madeup, " + "word " * 30})

@@ -22,7 +22,7 @@ def written(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
-    """A run that has stopped in its third stage, and then ended: each evaluation is there once."""
+    """A run stopped in its third stage, and was finished later: each evaluation is there once."""
     runs, out = tmp_path / "runs", tmp_path / "out" / "demo" / "0-0"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     for finished, count in ((2, 10), (None, 20), (None, 20)):
@@ -45,7 +45,7 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
 
 
 def test_a_missing_package_is_named_with_the_cure(tmp_path, monkeypatch) -> None:
-    """Oracle: the words that install it."""
+    """Oracle: the command that installs it."""
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(UserError, match="pip install tensorboard"):
         write_events(tmp_path, [])

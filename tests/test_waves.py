@@ -1,6 +1,4 @@
-"""Waves of units: what a plan has, what a dry run says, and what is submitted to a Slurm that is a
-table in memory.
-"""
+"""Waves of units: plans, dry runs, and what is submitted to a Slurm that is a table in memory."""
 
 from __future__ import annotations
 
@@ -86,8 +84,8 @@ def waves(tiny: SuiteFolder, **overrides: object) -> list[tuple[str, list[str]]]
 
 
 def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
-    """Oracle: by hand, of two runs that share their first stage; then of what is left when one is
-    trained.
+    """By hand: two runs share their first stage. After one of them is trained, only what is left is
+    planned.
     """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert waves(tiny, tables=["representational_similarity"]) == [
@@ -119,8 +117,8 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
 def test_baselines_know_which_test_examples_stand_in_the_stream(
     tiny: SuiteFolder, near_copies: str
 ) -> None:
-    """Oracle: one row of test is the first document of the stream, and the other three are of no
-    domain, so the majority is right in one of three, or in one of four where that row is kept.
+    """By hand: one of four test examples is the stream's first document. Each of two baselines
+    counts it if near copies are kept. Otherwise none counts it, because it is left out.
     """
     task = write_task(tiny.folder)
     document = read_lines(tiny.texts / "wood.jsonl")[0]["text"]
@@ -142,8 +140,8 @@ def test_baselines_know_which_test_examples_stand_in_the_stream(
 
 
 def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: of four runs all share the first stage, and two the second, in a wave of its
-    own.
+    """By hand: three runs share the first stage, and two of them also the second, which has a wave
+    of its own.
     """
     two = "{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }"
     three = f"{two}, {{ layers = 2, hidden_size = 16 }}"
@@ -170,7 +168,9 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
 def test_an_array_begins_with_the_runs_that_have_most_left(
     tiny: SuiteFolder, slurm: FakeSlurm
 ) -> None:
-    """Oracle: by hand: of equal runs the last row begins. A trained stage is not left."""
+    """By hand: among runs with equally many stages left, the last row begins. Trained stages do not
+    count.
+    """
     tiny.write(*ROWS)
     assert tiny.submit() == 0
     [train] = [wave["units"] for wave in tiny.waves() if wave["kind"] == "train"]
@@ -180,7 +180,7 @@ def test_an_array_begins_with_the_runs_that_have_most_left(
     naive, er = plan.states
     begun = dataclasses.replace(er, view=make_view(er.config, [make_ended_stage({})]))
     plan = dataclasses.replace(plan, states=[naive, begun])
-    plan.__dict__["wanted"] = plan.states  # they are waiting
+    plan.__dict__["wanted"] = plan.states  # else none, because all runs wait in the queue
     assert [unit.name for unit in plan.waves[-1].units] == [
         "tiny:train-er-s0",
         "tiny:train-naive-s0",
@@ -188,7 +188,7 @@ def test_an_array_begins_with_the_runs_that_have_most_left(
 
 
 def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None:
-    """Oracle: the plan: no other file of the project is touched."""
+    """Oracle: the plan's units and GPU-hours. No other file of the project is changed."""
     (tiny.folder / "toy.py").write_text(TOY)
     inside = list_executor_names()
     monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(tiny.folder)])
@@ -211,8 +211,8 @@ def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None
 def test_each_wave_is_an_array_that_waits_for_the_one_before(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: the batch scripts: kinds, tasks and dependencies; a second `run` submits nothing, and
-    one with a row more what is that row's, after what is under way.
+    """By hand: kinds, tasks and dependencies in the batch scripts. A second `run` submits nothing.
+    After one more row, `run` submits only that row's jobs, which wait for those under way.
     """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0 and slurm.calls["sbatch"] == 6
@@ -252,9 +252,9 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(
 
 
 def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: MaxArraySize: ten runs go in two arrays of four and one of two, of each of which two
-    at a time, and on a site without arrays as single jobs. None of them waits for another, and none
-    is tried that is too large.
+    """By hand: if MaxArraySize is 4, ten runs make arrays of four, four and two, each of which runs
+    two at a time. On a site without arrays runs are single jobs. No array waits for another, and
+    none is tried that is too large.
     """
     slurm.largest = 4
     seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=2")
@@ -277,9 +277,9 @@ def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: Fake
 def test_more_than_may_be_submitted_is_gone_on_with(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: MaxSubmitJobs is four, of eight jobs in arrays of one, two, four and one: the array
-    of four does not go, nor what waits for it. `run` says so, and the ways out: fewer seeds, or a
-    later call. Of seven, the report alone is refused.
+    """By hand: eight jobs are in arrays of one, two, four and one. If MaxSubmitJobs is four, the
+    array of four is refused, and what waits for it is not submitted. `run` says so, with the ways
+    out: fewer seeds, or a later call. If it is seven, only the report is refused.
     """
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
@@ -320,8 +320,8 @@ def test_what_is_refused_for_one_row_leaves_the_others(
 
 
 def test_nothing_scores_a_run_that_no_job_trains(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand: ER asks for more nodes than one job may have, which a job that scores does
-    not. Only Naive's models are scored.
+    """By hand: a job that trains ER asks for more nodes than allowed. A job that scores it does
+    not, but only Naive's models are scored.
     """
     more_nodes = '{ method = "er", set = { "slurm.nodes" = 2 } }'
     tiny.write(ROWS[0], more_nodes, tasks=write_task(tiny.folder))
@@ -352,8 +352,8 @@ GENERAL = (
 def test_a_limit_on_each_job_is_a_refusal_with_its_key(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys, limit: str, key: str
 ) -> None:
-    """Oracle: the words of Slurm 22.05 for a job that its QOS forbids, whose second line speaks of
-    job submit limits, too: the other row and the report are submitted.
+    """Oracle: the words of Slurm 22.05 for a job beyond a limit of its QOS. Their second line also
+    names job submit limits. The other row and the report are submitted all the same.
     """
     tiny.write(ROWS[0], '{ method = "er", set = { "slurm.train.time" = 77 } }')
     slurm.refusal, slurm.refused = f"sbatch: error: {limit}\n{GENERAL}", "--time=77"
@@ -365,7 +365,7 @@ def test_a_limit_on_each_job_is_a_refusal_with_its_key(
 
 
 def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the ids of jobs that train what the suite does not have any more."""
+    """Oracle: the ids of jobs that train what the suite no longer has."""
     assert tiny.submit() == 0
     first = min(tiny.job("Naive"), tiny.job("ER"))
     tiny.call("status", "--set", "training.learning_rate=0.002")
@@ -373,8 +373,8 @@ def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, c
 
 
 def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: by hand: ten runs, four a job; cores and GPUs of all processes in one; a run that
-    waits for others of its job says so.
+    """By hand: ten runs, four per job. A job is one task with the cores and GPUs of all its
+    processes. A run that waits for others in its job is waiting.
     """
     tiny.write(
         *ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2"
@@ -396,8 +396,8 @@ def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> N
 
 
 def test_rows_ask_for_their_own(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the batch scripts: an array for the row that asks for more, and the dry run says what
-    it asks for.
+    """Oracle: the batch scripts. The row that asks for more has an array of its own, and the dry
+    run says what it asks for.
     """
     tiny.write(
         ROWS[0],
@@ -419,7 +419,7 @@ def test_rows_ask_for_their_own(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> 
 def test_a_dry_run_submits_nothing_and_says_what_a_run_does(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: what is submitted then; what is next when all is done."""
+    """By hand: one preparation, one shared stage, two runs. In the end `report` comes next."""
     tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     told = capsys.readouterr().out
@@ -444,8 +444,8 @@ def test_a_full_disk_says_what_was_submitted(
     owner: object,
     place: str,
 ) -> None:
-    """Oracle: the queue, in which nothing is. Where an error names no file the folder of the jobs'
-    files is named.
+    """Oracle: the queue is empty. If the disk's error names no file, the message names the folder
+    of the jobs' files.
     """
     named = ["/runs/x"] if place != "dump" else []
 
@@ -463,7 +463,7 @@ def test_a_full_disk_says_what_was_submitted(
 def test_an_array_that_the_disk_does_not_note_is_ended_and_sent_again(
     tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch
 ) -> None:
-    """Oracle: the queue, which is what is noted once there is room, and each unit once."""
+    """Oracle: once there is room, the queue has exactly the noted jobs, and each unit once."""
 
     def fail(path: Path, note: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -479,7 +479,7 @@ def test_an_array_that_the_disk_does_not_note_is_ended_and_sent_again(
 
 
 def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the queue; those of another suite go on."""
+    """Oracle: the queue, in which only jobs of the other suite are left."""
     other = copy.copy(tiny)
     other.file = tiny.file.with_stem("other")
     other.file.write_text(tiny.file.read_text())
@@ -491,7 +491,7 @@ def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, ca
 
 
 def test_who_submits_has_the_lock(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:
-    """Oracle: whoever comes second waits for the first, and finds its jobs."""
+    """Oracle: the lock is held at each submission, so that a second `run` waits for the first."""
     taken: list[bool] = []
     submit = slurm.submit
     folder = tiny.runs / "suites" / "tiny" / "jobs" / "slurm"
@@ -511,8 +511,8 @@ def test_who_submits_has_the_lock(tiny: SuiteFolder, slurm: FakeSlurm, monkeypat
 def test_logs_and_pickles_lie_where_others_do_not_write(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: the mode of their folder; what lies there is unpickled by jobs. Slurm is asked as
-    outside of any job.
+    """Oracle: the mode of their folder. Jobs unpickle its files, so a folder in which others can
+    write is refused.
     """
     assert tiny.submit() == 0
     [logs] = {path.parent for path in tiny.runs.rglob("*_submitted.pkl")}
@@ -523,8 +523,9 @@ def test_logs_and_pickles_lie_where_others_do_not_write(
 
 
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: by hand: a text or a part of it, an evaluation, a step from which training went on, a
-    score; not who works, nor what is half written, nor that the same step was gone on from again.
+    """By hand: progress is a text or a part of it, an evaluation, a step from which training
+    resumed, or a score. A lock, a half-written file, and a second resume from the same step are
+    none.
     """
     config, store = tiny.config("ER"), Store(tiny.runs)
     run_line = structs.replace(make_run_line(config), stages=["a", "b"])
@@ -569,7 +570,7 @@ def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> 
 
 
 def test_text_that_another_job_makes_is_not_waited_for(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: the lease of the text, which says whose it is; without it the text is made."""
+    """Oracle: the text's lease, which names the job that has it. Without it the text is made."""
     assert tiny.call("prepare") == 0
     [made] = [path for path in (tiny.runs / "data" / "tokenizers").iterdir() if path.is_dir()]
     shutil.rmtree(made)
@@ -583,8 +584,8 @@ def test_text_that_another_job_makes_is_not_waited_for(tiny: SuiteFolder, monkey
 
 
 def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path) -> None:
-    """Oracle: the pickles that submitit leaves: a job's process has another `__main__`, and
-    unpickles no code, or what is in a snapshot would not be what runs.
+    """Oracle: the names in submitit's pickles. A job's process has another `__main__`. Code in a
+    pickle would run instead of the code in the snapshot.
     """
     (tmp_path / "bin").mkdir()
     for name, says in {
@@ -620,8 +621,8 @@ def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path
 def test_a_dry_run_on_a_cluster_has_a_line_per_wave_and_kind(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
-    """Oracle: the plan: its waves and its report are a line each, whose names come with --verbose
-    alone.
+    """Oracle: the plan: each wave and the report have one line. The names of their units come only
+    with --verbose.
     """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
