@@ -1,16 +1,17 @@
-"""`run_all.py run`, killed at random moments of random pieces of its work, and what is left when it
-has come to an end.
+"""`run_all.py run`, killed at random moments in random pieces of its work, and the files that are
+left when it has ended.
 
-A method has a suite of its own, with all that a run does: text is tokenised, stages are trained,
-checkpointed and evaluated, models fine-tuned and looked into, a report rendered. An undisturbed run
-says what it does and how long each piece takes. Then copies of this process do the same work anew,
-one after the other, and each is killed a random share of a piece's time after that began, or as it
-ends if it is over before: kinds of pieces are drawn, and one of all pieces of each. The same work
-in another stage is another kind. The last copy runs to the end.
+Each method has its own suite, with all that a run does: text is tokenised, stages are trained,
+checkpointed and evaluated, models are fine-tuned and compared, and a report is rendered. An
+undisturbed run tells which pieces of work there are and how long each takes. Then copies of this
+process do the same work from the start, one after the other. Each copy is killed in a chosen piece,
+after a random share of the piece's time or, if the piece ends before, at its end. Kinds of pieces
+are drawn, and one piece of each kind. The same work in another stage is another kind. The last copy
+runs to the end.
 
-A timer of the kernel kills, by a signal that nothing handles: as with SIGKILL no more code runs. A
-checkpoint is saved after every third step of a process, not by the clock: which kinds of pieces
-there are depends on no machine's speed.
+A timer of the kernel kills by a signal that nothing handles, so that no more code runs, as with
+SIGKILL. A checkpoint is saved after every third step of a process, not by the clock, so the kinds
+of pieces do not depend on a machine's speed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import analysis.figures  # noqa: F401  # which takes a second, and no copy of this process has to import then
+import analysis.figures  # noqa: F401  # takes a second: import once, before this process is copied
 import run_all
 from analysis import report
 from analysis.model_similarity import RunModels
@@ -48,7 +49,7 @@ from tests.support.record_lines import read_lines, read_stage_lines
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 CHECKPOINT_STEPS = 3  # from one checkpoint to the next
-ONCE = {"tokenizer", "tokenising", "report"}  # of a run, whatever its stages
+ONCE = {"tokenizer", "tokenising", "report"}  # a run has one of each, however many stages it has
 MEASURES_OF_TIME = {"time", "seconds", "tokens_per_second", "cores", "charged_seconds", "lost"}
 TASK = """
 [[tasks]]
@@ -66,7 +67,7 @@ seeds = 1
 
 
 def write_suite(folder: Path, method: str) -> Path:
-    """The suite of a method, with a task and a look into models."""
+    """Write a method's suite, with a task and a table that compares models."""
     path = tiny_suite.write(folder)
     tables = ["main_pretraining", "main_downstream", "representational_similarity"]
     text = path.read_text().replace('["naive", "er"]', json.dumps([method]))
@@ -74,7 +75,7 @@ def write_suite(folder: Path, method: str) -> Path:
     text = text.replace(
         "batch_size = 10", "batch_size = 20\ncheckpoint_seconds = 1e-9"
     )  # due after each step
-    for name in tiny_suite.WORDS:  # prepared text is known by the time of its files
+    for name in tiny_suite.WORDS:  # prepared text is identified by the times of its files
         os.utime(folder / f"{name}.jsonl", (1, 1))
     lines = [
         {"text": f"red {word} {i}", "label": word} for i in range(12) for word in ("green", "blue")
@@ -86,8 +87,8 @@ def write_suite(folder: Path, method: str) -> Path:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The file of a run's pieces of work, of all processes that it took: lines of what happens with
-    a piece.
+    """A file with the pieces of work of a run, in all its processes. Each line is an event of a
+    piece.
     """
 
     path: Path
@@ -97,11 +98,11 @@ class Pieces:
             file.write(json.dumps([what, kind, seconds]) + "\n")
 
     def that(self, what: str) -> list[str]:
-        """The kinds of the pieces that `begin`, `end`, or are `hit` by a kill, in order."""
+        """The kinds of pieces with the event `what` (begin, end, or hit by a kill), in order."""
         return [kind for happened, kind, _ in self._lines() if happened == what]
 
     def with_seconds(self) -> list[tuple[str, float]]:
-        """Kind and seconds of the pieces of a run that was not disturbed, as they begin."""
+        """Kind and seconds of each piece of an undisturbed run, in the order they began."""
         ends = [(kind, seconds) for happened, kind, seconds in self._lines() if happened == "end"]
         seconds = {
             name: iter([taken for kind, taken in ends if kind == name])
@@ -122,8 +123,8 @@ class Watch:
     """Notes the pieces of work of this process, and kills it in one of the `known` pieces of an
     undisturbed run.
 
-    Where the `target` does not come, the next of its kind is hit, or of a kind that only begins
-    later. `when` is the share of the piece's time.
+    If the `target` does not occur, the kill hits the next piece of its kind, or a piece of a kind
+    that begins only after the target. `when` is the share of the piece's time.
     """
 
     pieces: Pieces
@@ -145,7 +146,7 @@ class Watch:
         self._seen[kind] += 1
         self.pieces.add("begin", kind)
         if hit:
-            self.target = sys.maxsize  # what is inside of it is none
+            self.target = sys.maxsize  # pieces inside this one must not be hit again
             self.pieces.add("hit", kind)
             signal.setitimer(
                 signal.ITIMER_REAL, self.when * seconds[min(self._seen[kind], len(seconds)) - 1]
@@ -227,7 +228,7 @@ class Watch:
         executor: Any = local
         executor.list_physical_cores = lambda: [
             (0,)
-        ]  # models are scored in this process then, where it is seen
+        ]  # so models are scored in this process, which is watched
         models.replace_folder, inputs.begin = written, begun
         steppers.warm_up, steppers.step, stages._save = warmed_up, stepped, saved
 
@@ -250,11 +251,11 @@ class Kills:
     def disturb(
         self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING
     ) -> dict[str, Any]:
-        """Kill the work `kills` times before it may come to an end, in kinds of it that are the
-        least `known`.
+        """Kill the work up to `kills` times, in the kinds of pieces that `known` counts least, then
+        let it end.
 
-        Returns the kills by kind of piece, all kinds of an undisturbed run, and the files that are
-        different.
+        Returns the kills by kind of piece, all kinds of an undisturbed run, and the files that
+        differ from its files.
         """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
@@ -267,7 +268,7 @@ class Kills:
         }
         for at in sorted(
             chosen.choice(all_of_kind) for all_of_kind in places.values()
-        ):  # as a run comes to them
+        ):  # in the order of a run
             self._wait(Watch(self._file, self.pieces, at, chosen.random()))
         self._run()
         left = self._left()
@@ -285,7 +286,7 @@ class Kills:
         assert status == 0, f"{self.method}: the run ended with {status}: see {self.folder / 'log'}"
 
     def _wait(self, watch: Watch) -> int:
-        """Run in a copy of this process. Returns its exit status; a negative number is a signal."""
+        """Run in a copy of this process. Returns its exit status, negative if a signal ended it."""
 
         def run() -> int:
             watch.install()
@@ -297,11 +298,11 @@ class Kills:
         )
 
     def _left(self) -> dict[str, Any]:
-        """All that must be the same, by file: bytes of models, tokens and tables; records without
-        measures of time.
+        """What must be the same, by file: checksums of models, tokens and tables, and records
+        without measures of time.
 
-        Of locks, pictures, the page, which shows times, and how far a run is, only that they are
-        there.
+        Pictures, heartbeats of runs, and the page, which shows times, must only exist. Locks and
+        files that begin with a dot do not count.
         """
         left: dict[str, Any] = {}
         for path in sorted(self.folder.rglob("*")):

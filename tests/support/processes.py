@@ -25,8 +25,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def forked(act: Callable[[], int], log: Path) -> int:
-    """The pid of a copy of this process that does something, ends with what that returns, and
-    prints into `log`.
+    """Fork this process, and return the copy's pid. The copy calls `act`, prints into `log`, and
+    exits with what `act` returns.
     """
     child = os.fork()
     if child:
@@ -34,7 +34,7 @@ def forked(act: Callable[[], int], log: Path) -> int:
     status = 99
     try:
         prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        forkserver._forkserver.__init__()  # type: ignore[misc]  # the server is its parent's child
+        forkserver._forkserver.__init__()  # type: ignore[misc]  # the server belongs to the parent
         out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -46,9 +46,7 @@ def forked(act: Callable[[], int], log: Path) -> int:
 
 
 def call_apart(act: Callable[..., object], *arguments: object) -> int | None:
-    """The exit status of a process of its own that calls `act`: minus the number of a signal that
-    ended it.
-    """
+    """Call `act` in a new process, and return its exit status: -N if signal N ended it."""
     start_fork_server()
     process = multiprocessing.get_context("forkserver").Process(target=act, args=arguments)
     process.start()
@@ -105,8 +103,8 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def kill_until_none(find: Callable[[], Iterable[int]]) -> None:
-    """SIGKILL what `find` returns until it returns nothing: a process may fork while others are
-    killed.
+    """SIGKILL the processes that `find` returns until it returns none, because a process may fork
+    while others are killed.
     """
     deadline = time.monotonic() + PATIENCE
     while pids := list(find()):

@@ -18,7 +18,7 @@ def make_ended_stage(
 ) -> list[LineOfStage]:
     """The records of a stage that is done.
 
-    It ended with these perplexities, by domain, or evaluated nothing.
+    Its last evaluation has these perplexities, by domain. Without any, it has no evaluation.
     """
     done = StageDone(
         time=wall_time, charged={**charged}, phases=[], growth=None, cores=CoreShare(share=None)

@@ -1,5 +1,5 @@
-"""A tiny suite in a folder of its own, the command line on it, and what can disturb it; for tests
-of launching.
+"""A tiny suite in a folder of its own, commands on it, and ways to disturb its jobs, for tests of
+launching.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ needs_slurm = [
     ),
 ]
 PATIENCE = 300.0  # seconds; on an idle machine nothing takes more than an eighth of it
-STEPS = 200  # of the second stage, evaluated every tenth
+STEPS = 200  # of the second stage, evaluated every 10 steps
 WORDS = {
     "wood": "oak ash elm fir pine birch leaf root bark moss",
     "sea": "wave salt tide fish crab sand reef gull",
@@ -104,7 +104,7 @@ def write_texts(folder: Path) -> None:
 
 
 def write_task(folder: Path) -> str:
-    """Files of a downstream task, one word a class, and its entry in a suite."""
+    """Write the files of a downstream task, one word per class, and return its entry in a suite."""
     for split in ("train", "dev", "test"):
         examples = [
             {"text": f"{word} {split}", "label": word}
@@ -119,9 +119,9 @@ def write_task(folder: Path) -> str:
 
 
 def copy_code(folder: Path) -> Path:
-    """A copy of the code that knows the methods of `tests/examples/paced*.py`."""
+    """Copy the code to `folder`, and the methods `tests/examples/paced*.py` into its methods."""
     for name in slurm.CODE:
-        shutil.copytree(ROOT / name, folder / name)  # with what Python has compiled of it
+        shutil.copytree(ROOT / name, folder / name)  # including .pyc files
     shutil.copy(ROOT / "run_all.py", folder)
     for method in (Path(__file__).parents[1] / "examples").glob("paced*.py"):
         shutil.copy(method, folder / "methods" / method.name)
@@ -130,8 +130,8 @@ def copy_code(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def submitting(code: Path) -> Iterator[None]:
-    """What this process submits is the code in this folder, with its methods; its jobs have one
-    thread a process.
+    """Let this process submit the code in `code`, with its methods. Jobs have one thread per
+    process.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slurm, "ROOT", code)
@@ -141,7 +141,7 @@ def submitting(code: Path) -> Iterator[None]:
 
 
 class SuiteFolder:
-    """Rows are named in `rows`; a row `x` of the method "paced" obeys the file `x.gate`."""
+    """A suite with its runs. A row `x` of the method "paced" obeys the file `x.gate`."""
 
     def __init__(
         self, folder: Path, texts: Path, data: Path | None = None, python: str = ""
@@ -155,7 +155,7 @@ class SuiteFolder:
             shutil.copytree(data, self.runs / "data")
 
     def write(self, *rows: str, slurm: str = "", tasks: str = "") -> SuiteFolder:
-        """A suite of these rows: `x` is of the method "paced"; others are given as TOML."""
+        """Write a suite of these rows: `x` has the method "paced", others are given as TOML."""
         paced = '{{ name = "{row}", method = "paced", options = {{ gate = "{gate}" }} }}'
         tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
         self._configs = []
@@ -178,8 +178,8 @@ class SuiteFolder:
         part.rename(self.gate(row))
 
     def runtime(self) -> str:
-        """What starts Python as a container's runtime does that stays beside it, and dies of
-        signals; for `slurm`.
+        """Write a script that starts Python like a container runtime: it stays as the parent, and
+        signals end it. Returns its line of `[slurm]`.
         """
         script = self.folder / "runtime"
         script.write_text('#!/bin/sh\n"$@"\nexit $?\n')
@@ -229,11 +229,11 @@ class SuiteFolder:
         return slurm.list_jobs(load_suite(str(self.file)), Store(self.runs))
 
     def waves(self) -> list[dict[str, Any]]:
-        """What was submitted, an array a line."""
+        """The submitted arrays of jobs, one dictionary per array."""
         return slurm.read_notes(slurm.find_notes(load_suite(str(self.file)), Store(self.runs)))
 
     def ids(self, kind: str = "") -> dict[str, str]:
-        """The last job of each unit of a kind, default all."""
+        """The id of the last job of each unit, of one kind or by default of all."""
         ids = {}
         for wave in self.waves():
             for number, units in enumerate(wave["units"]) if kind in ("", wave["kind"]) else ():
@@ -256,7 +256,7 @@ class SuiteFolder:
         return read_lines(file) if file.exists() else []
 
     def keys(self, row: str) -> list[str]:
-        """The keys of the row's stages; none before it has started."""
+        """The keys of the row's stages, an empty list before the row has started."""
         return next((line["stages"] for line in self.run_lines(row) if line["kind"] == "run"), [])
 
     def stage(self, row: str, index: int = 1) -> list[dict[str, Any]]:
@@ -274,9 +274,7 @@ class SuiteFolder:
         )
 
     def wait_for_mid_stage(self, *rows: str) -> None:
-        """Wait until the second stage has been evaluated twice in mid-stage, and there is a
-        checkpoint.
-        """
+        """Wait until the second stage has three evaluations, one at its start, and a checkpoint."""
         for row in rows:
             wait_until(lambda row=row: self.count(row, "evaluation") >= 3)  # type: ignore[misc]
             wait_until((Store(self.runs).stage_folder(self.keys(row)[1]) / "checkpoint.pt").exists)
@@ -286,12 +284,12 @@ class SuiteFolder:
         return self.states()[row]
 
     def wait_for_endings(self, *ids: str) -> None:
-        """Wait until jobs, or all of the suite, have left Slurm's queue."""
+        """Wait until these jobs, by default all of the suite, have left Slurm's queue."""
         wanted = set(ids or self.ids().values())
         wait_until(lambda: not wanted & {*queue()})
 
     def undisturbed(self, row: str) -> SuiteFolder:
-        """The same run in this process."""
+        """Train the row's run in this process, in another folder, without disturbance."""
         other = SuiteFolder(self.folder / f"undisturbed-{row}", self.texts, data=self.runs / "data")
         other.file.write_text(self.file.read_text())
         threads = torch.get_num_threads()
@@ -312,7 +310,7 @@ def train_here(config: RunConfig, runs: Path) -> None:
 def new_suite_folder(
     folder: Path, texts: Path, prepared: bool = True, python: str = ""
 ) -> Iterator[SuiteFolder]:
-    """`folder/code` is what will be submitted."""
+    """A suite folder whose jobs run the code in `folder/code`. At its end jobs are cancelled."""
     data = texts / "prepared" / "runs" / "data" if prepared else None
     tiny = SuiteFolder(folder, texts, data, python)
     with submitting(copy_code(folder / "code")):
@@ -326,20 +324,20 @@ def scontrol(*words: str) -> None:
 
 
 def queue() -> dict[str, commands.Queued]:
-    """What Slurm has of this user's jobs."""
+    """This user's jobs in Slurm's queue."""
     return commands.ask_queue([getpass.getuser()])
 
 
 def wait_for_account(job: str, state: str, restarts: int) -> None:
-    """Wait until Slurm's accounts, which come late, say that a job ended so, and was started again
-    so many times.
+    """Wait until Slurm's accounting, which lags behind, says that a job ended in `state` after
+    `restarts` restarts.
     """
     words = ("sacct", "-nXP", "--duplicates", "--format=State", f"--jobs={job}")
     wait_until(lambda: [*map(str.split, commands.ask(*words).splitlines())][restarts:] == [[state]])
 
 
 def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
-    """It went on from a checkpoint so many times, and equals a run without that, bit for bit."""
+    """Assert that a run resumed `resumed` times, and equals an undisturbed run bit for bit."""
     expected = tiny.undisturbed(row)
     assert all(
         torch.equal(tensor, tiny.weights(row)[name])
@@ -352,7 +350,7 @@ def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
 
 
 def processes_of(job: str) -> list[int]:
-    """Pids of what a job has started on this machine, its batch script left out."""
+    """Pids of the processes that a job has started on this machine, without its batch script."""
     array, _, task = job.partition("_")
     own = (
         [f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"]
@@ -372,14 +370,14 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
     while not happened():
         if time.monotonic() > began + patience:
             raise TimeoutError(f"waited {patience:.0f} s; in the queue: {queue()}")
-        time.sleep(max(0.2, 3 * (time.monotonic() - looked)))  # to look costs the jobs their time
+        time.sleep(max(0.2, 3 * (time.monotonic() - looked)))  # a look takes time from the jobs
         looked = time.monotonic()
 
 
 @contextlib.contextmanager
 def silent(cluster: SlurmCluster) -> Iterator[None]:
-    """The controller stands still, as under a heavy load, and commands wait for it as briefly as
-    they can.
+    """Stop the controller, as if under a heavy load, and set the shortest time that commands wait
+    for its answer.
     """
     conf = cluster.folder / "slurm.conf"
     [line] = [

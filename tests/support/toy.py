@@ -1,5 +1,5 @@
-"""A toy language model, and numbers that public implementations of the methods compute on it:
-toy.json, see `own`.
+"""A toy language model, and the numbers that public implementations of the methods compute on it
+(toy.json, see `own`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmark.training.method import LifelongMethod, Stage, StreamInfo
 VOCABULARY = 13
 SHARED = (
     Path(__file__).parents[3] / "shared" / "oracles"
-)  # beside the checkout, where somebody has put it
+)  # beside the checkout, if somebody has put it there
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}  # float64
 
 
 class Toy(nn.Module):
-    """Predicts one token of 13 from the one before, in float64; called like a LanguageModel."""
+    """Predicts one of 13 tokens from the one before, in float64. Called like a LanguageModel."""
 
     def __init__(self, weights: dict[str, Tensor] | None = None) -> None:
         super().__init__()
@@ -48,8 +48,8 @@ class Toy(nn.Module):
 
 
 def batch(pairs: dict[str, list[int]], memory_sequences: int = 0, of: int | None = None) -> Batch:
-    """The rows of `pairs` (tokens and targets, one each a row), the last of them from memory, of a
-    batch of `of`.
+    """A batch of the rows in `pairs` (one token and one target per row), of which the last
+    `memory_sequences` are from memory. `of` is the size of the global batch, by default as many.
     """
     tokens, targets = (torch.tensor(pairs[name]).unsqueeze(1) for name in ("tokens", "targets"))
     rows = len(tokens)
@@ -116,15 +116,15 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def own() -> dict[str, Any]:
-    """The numbers of the project, with `hidden.bias` and `output.bias` standing for all parameters
-    of an output.
+    """The numbers in toy.json. Most results have only `hidden.bias` and `output.bias`, as a sample
+    of all parameters.
 
-    weights: "first", "second" (after training on that domain) and "displaced"; domains: tokens and
+    weights: "first", "second" (after training on that domain) and "displaced". domains: tokens and
     targets.
     ewc: Fisher information after domain "1" and "2"; penalties (lambda/2) sum F (d)^2 with F = F_2
     + gamma F_1, at the displaced weights with the second as anchor; a trajectory of four SGD steps
-    on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2; its trajectory has
-    importances of its own.
+    on domain 2 from the first weights. mas: the same, with penalties lambda sum O (d)^2. Its
+    trajectory has importances of its own.
     """
     numbers: dict[str, Any] = json.loads(
         (Path(__file__).parent / "toy.json").read_text(encoding="utf-8")
@@ -143,7 +143,7 @@ def own() -> dict[str, Any]:
 
 
 def shared() -> dict[str, Any]:
-    """The same with all parameters and more vectors, from the larger files in SHARED."""
+    """The numbers of `own` for all parameters, and more vectors, from the files in SHARED."""
     numbers = own()
     names = ("ewc", "mas", "agem", "er", "logit_kd")
     files = {
