@@ -1,4 +1,4 @@
-"""Attention patterns of heads and of those that they were grown from."""
+"""Attention patterns of heads, and of the heads that they were grown from."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def of(model: Any) -> Tensor:
 
 
 def test_attention_is_that_of_the_first_layers_weights() -> None:
-    """Oracle: softmax(q k^T / sqrt(d)) of GPT-2 written out, masked, after the prompt of domain b
-    was put in.
+    """Oracle: softmax(q k^T / sqrt(d)), written out for GPT-2's first layer with a causal mask and
+    with the prompt of domain b after the first token.
     """
     model = trained("gpt")
     block, body = model.network.transformer.h[0], model.network.transformer
@@ -68,8 +68,8 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
 def test_a_copy_of_a_head_attends_as_its_source(
     architecture: str, mode: Any, layers: int, width: int
 ) -> None:
-    """Oracle: theory: where growth keeps what a layer reads, a whole copied head has the attention
-    of its source. The copy of a layer is not among these: it reads what its source has put out.
+    """Oracle: theory: if growth keeps the input of a layer, a head that is copied whole attends as
+    its source does. Copied layers are left out, because they read the output of their source.
     """
     model = trained(architecture)
     before = of(model)

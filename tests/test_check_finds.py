@@ -1,5 +1,5 @@
-"""`check` finds what it promises, and blames no fair method: each here is a small method, wrong in
-one way or fair.
+"""`check` finds the faults that it promises to find, and accepts fair methods. Each class here is a
+small method with one fault or none.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.support.thorough import only_thorough
 
 @dataclass
 class L2SP(LifelongMethod):
-    """The penalty of docs/adding_a_method.md, ten times as strong: it pulls at directions without
-    effect, too.
+    """The penalty of docs/adding_a_method.md, ten times as strong. It also pulls weights in
+    directions that change no prediction.
     """
 
     needs_full_weights = True
@@ -53,7 +53,7 @@ class HidesCopies(L2SP):
 
 @dataclass
 class KeepsNoise(LifelongMethod):
-    """Its noise is that of the first run in the process, whatever the seed."""
+    """Keeps the noise of the first run in the process for all later runs, whatever their seed."""
 
     noise: ClassVar[list[torch.Tensor]] = []
 
@@ -69,7 +69,7 @@ class KeepsNoise(LifelongMethod):
 
 @dataclass
 class SeedsStages(LifelongMethod):
-    """Draws the same with every seed as a stage begins."""
+    """Draws the same numbers with every seed when a stage begins."""
 
     def start_stage(self, model, stage):
         torch.manual_seed(0)
@@ -78,7 +78,7 @@ class SeedsStages(LifelongMethod):
 
 @dataclass
 class SeedsSteps(LifelongMethod):
-    """Draws the same with every seed in each step."""
+    """Draws the same numbers with every seed in each step."""
 
     def loss(self, learner, batch):
         torch.manual_seed(0)
@@ -87,7 +87,7 @@ class SeedsSteps(LifelongMethod):
 
 @dataclass
 class DrawsOn(LifelongMethod):
-    """Its steps draw on from where the step before has stopped, which a resume does not know."""
+    """Each step continues the random numbers of the step before, which a resume does not know."""
 
     def start_stage(self, model, stage):
         self.drawn = None
@@ -105,7 +105,7 @@ class DrawsOn(LifelongMethod):
 
 @dataclass
 class TeachesItself(LifelongMethod):
-    """Distillation from the student itself, in later stages: its gradient is but rounding."""
+    """Distils from the student itself in later stages: the added gradient is only rounding."""
 
     def start_stage(self, model, stage):
         self.teaches = not stage.first
@@ -170,9 +170,9 @@ def make_tiny(name: str, folder: Path) -> TinyRuns:
 
 @only_thorough
 def test_two_processes_are_compared_by_what_they_predict(tiny_folder) -> None:
-    """Oracle: by hand. A bias of attention's keys changes no softmax, so that L2-SP is fair
-    whatever Adam makes of it. Noise of another seed's run is not: two fresh processes do not have
-    it.
+    """Oracle: by hand. L2-SP is fair: Adam turns rounding errors into steps in a bias of
+    attention's keys, but this bias changes no softmax. Noise that another seed's run left is
+    unfair: two fresh processes do not have it.
     """
     fair, wrong = (
         make_tiny("L2SP", tiny_folder / "fair"),
@@ -183,7 +183,7 @@ def test_two_processes_are_compared_by_what_they_predict(tiny_folder) -> None:
 
 
 def test_a_copy_of_weights_that_cannot_be_sharded_is_told(tiny_folder) -> None:
-    """Oracle: torch: a process holds a part of each weight, and the copy the whole."""
+    """Oracle: torch: a process holds a part of each weight, the method's copy holds the whole."""
     sharded = "HidesCopies with sharded weights .*needs_full_weights"
     with pytest.raises(ProcessRaisedException, match=sharded):
         conformance.two_processes_equal_one(make_tiny("HidesCopies", tiny_folder))
@@ -200,21 +200,21 @@ def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tiny_folde
 
 
 def test_dropout_that_a_resume_cannot_draw_again_is_told(tiny_folder) -> None:
-    """Oracle: the run without a kill. Without dropout the method draws nothing, and the two are the
-    same.
+    """Oracle: the run without a kill, from which dropout makes the resumed run differ. Without
+    dropout the method would draw nothing, and the two runs would be equal.
     """
     with pytest.raises(AssertionError, match="after kills"):
         conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny("DrawsOn", tiny_folder))
 
 
 def test_a_teacher_that_is_the_student_does_nothing(tiny_folder) -> None:
-    """Oracle: by hand: p - p is 0, but for rounding, which Adam makes steps of."""
+    """Oracle: by hand: p - p is 0 except for rounding errors, which Adam turns into steps."""
     with pytest.raises(AssertionError, match="after 3 stages .*Naive's"):
         conformance.is_naive_where_it_says(make_tiny("TeachesItself", tiny_folder))
 
 
 def test_naives_loss_in_another_form_is_naives(tiny_folder) -> None:
-    """By hand: a cross-entropy is the log of a sum of exponents less the target's logit."""
+    """By hand: a cross-entropy is the log of a sum of exponentials minus the target's logit."""
     conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tiny_folder))
 
 
@@ -222,16 +222,16 @@ def test_naives_loss_in_another_form_is_naives(tiny_folder) -> None:
     ("name", "cure"), [("SilentPNN", "return True"), ("SaysTold", "return False")]
 )
 def test_whether_a_model_reads_the_domain_is_tried(name: str, cure: str, tiny_folder) -> None:
-    """Oracle: how the models are made: PNN reads a text with its domain's column, Naive's has one
-    network.
+    """Oracle: the architectures: PNN reads a text with the column of its domain, Naive's model has
+    one network for all.
     """
     with pytest.raises(AssertionError, match=cure):
         conformance.is_told_domains_where_it_says(make_tiny(name, tiny_folder))
 
 
 def test_which_methods_read_the_domain() -> None:
-    """Oracle: how the models are made: columns, adapters by domain, and ELLE's prompts, which an
-    option leaves out.
+    """Oracle: the architectures: columns, adapters per domain, and ELLE's prompts, which an option
+    leaves out.
     """
     told = {name for name in methods.list_names() if methods.build(name).reads_domain()}
     assert told == {"pnn", "lora", "elle", "elle_exact", "aki", "stack"}

@@ -1,4 +1,4 @@
-"""Ways to work off the clock, each a small method: one of the checks catches it, or the clock
+"""Ways to work off the clock, each as a small method. Either a check catches the work, or the clock
 charges it.
 """
 
@@ -21,7 +21,7 @@ from tests.support.record_lines import read_lines
 
 
 class Watch:
-    """Its seconds pass only when told; methods that stand for slow ones move it."""
+    """A clock whose time passes only when a method moves it, to pretend that it is slow."""
 
     now: ClassVar[float] = 100.0
 
@@ -57,7 +57,7 @@ class WorksInAThread(LifelongMethod):
 
 @dataclass
 class FetchesAhead(LifelongMethod):
-    """Has the rows of later steps at hand before the first one."""
+    """Fetches the rows of later steps before the first step."""
 
     def start_stage(self, model, stage):
         self.ahead = [] if stage.first else [stage.memory_sequences(8) for _ in range(3)]
@@ -130,7 +130,7 @@ class SumsGradientTimesStep(LifelongMethod):
 
 @dataclass
 class CountsInAnObject(LifelongMethod):
-    """What it counts is deep inside of what its class holds."""
+    """Its count is deep inside of an object that its class holds."""
 
     counts: ClassVar[SimpleNamespace] = SimpleNamespace(by_name={"steps": [torch.zeros(())]})
 
@@ -166,8 +166,8 @@ def charged(run, stage: int = 0) -> dict[str, float]:
 
 
 def test_the_clock_charges_what_is_fetched_ahead(tiny_folder, monkeypatch) -> None:
-    """Oracle: of six seconds three go into fetching and one into phases; steps of a second take the
-    other two.
+    """Oracle: by hand: of six seconds, fetching in the second stage takes three, `phases` one, and
+    each step one. So the first stage has five steps, and the second has two.
     """
 
     def fetch(self, stage, rows, of=Stream.draw_memory_text):

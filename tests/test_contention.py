@@ -39,8 +39,8 @@ def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
     ],
 )
 def test_what_others_leave(uses: list[CoreUse], expected: float) -> None:
-    """Oracle: by hand: the cores less what others keep busy on average, over the threads that want
-    one.
+    """Oracle: by hand: the cores minus those that others keep busy on average, divided by the
+    threads that want a core (at most one thread per core).
     """
     assert measure_share(uses) == pytest.approx(expected)
 
@@ -72,7 +72,7 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
 
 
 def test_a_stage_records_what_it_had_of_its_cores(tiny_folder, monkeypatch) -> None:
-    """Oracle: what is put in; what was counted before a stop still counts."""
+    """Oracle: the share that is put in. Time counted before a stop still counts after it."""
     totals = []
 
     def note(cores: CoreTime, world: World) -> CoreShare:
@@ -81,7 +81,7 @@ def test_a_stage_records_what_it_had_of_its_cores(tiny_folder, monkeypatch) -> N
 
     monkeypatch.setattr(stage, "measure_core_share", note)
     tiny = TinyRuns("naive", methods.build, tiny_folder)
-    tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
+    tiny.make_run(tiny.make_config(), "text")  # now, because a run also stops while it makes text
     run = tiny.make_run(tiny.make_config(), "steps")
     with pytest.raises(cancel.Stopped), cancel.heed(iter([False, True]).__next__):
         run.train(last_stage=0)
@@ -96,8 +96,8 @@ def test_a_stage_records_what_it_had_of_its_cores(tiny_folder, monkeypatch) -> N
 
 
 def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
-    """Oracle: the contract: one line while another has it, nothing taken; free, it is taken without
-    a word.
+    """Oracle: the contract: while another has the lock, the waiting one says so once and takes
+    nothing. A free lock is taken without a message.
     """
     said: list[str] = []
     with Lease(tmp_path / "lock"):

@@ -22,8 +22,10 @@ GPUS = ("--set", "slurm.gpus_per_node=1")
 def cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> Callable[..., list[str]]:
-    """Slurm with a node that gives an answer, and sbatch, which may refuse jobs; returns the lines
-    of `doctor`.
+    """A function that runs `doctor` with a stand-in for Slurm, and returns the lines of `doctor`.
+
+    A node answers `answer`. If given, sbatch refuses jobs with `refusal`, and sinfo fails with
+    `silence`.
     """
 
     def look(answer: str, *words: str, refusal: str = "", silence: str = "") -> list[str]:
@@ -51,8 +53,8 @@ def cluster(
 
 
 def test_a_cluster_that_is_well(cluster: Any) -> None:
-    """Oracle: each kind of job is tried with what it would ask for, the node with the Python of its
-    kind of job; the node's own words.
+    """Oracle: by hand: each kind of job is tried with its own request. The node is asked with the
+    Python of jobs that score, and its own words are shown.
     """
     told = cluster(
         ANSWER, "--set", "slurm.partition=long", "--set", 'slurm.score.python="own-python"'
@@ -76,7 +78,7 @@ def test_a_cluster_that_is_well(cluster: Any) -> None:
 def test_what_is_wrong_with_a_node(
     answer: str, words: tuple[str, ...], line: str, cluster: Any
 ) -> None:
-    """Oracle: the answer put in."""
+    """Oracle: the node's answer, which the test puts in."""
     told = cluster(answer, *words)
     assert cluster.code == 1 and [
         text for text in told if text.startswith("wrong ") and line in text
@@ -84,7 +86,7 @@ def test_what_is_wrong_with_a_node(
 
 
 def test_what_slurm_refuses(cluster: Any) -> None:
-    """Oracle: sbatch's own words, for each kind of job."""
+    """Oracle: sbatch's own words, in a line that names the kind of job."""
     told = cluster(ANSWER, refusal="invalid account")
     assert cluster.code == 1 and any(
         " train " in line and "(invalid account)" in line for line in told
@@ -92,7 +94,7 @@ def test_what_slurm_refuses(cluster: Any) -> None:
 
 
 def test_a_machine_that_has_slurms_commands_and_no_cluster(cluster: Any) -> None:
-    """Oracle: one line with the command's own words; no job is tried; runs here need no cluster."""
+    """Oracle: one line has the command's own words, no job is tried, and nothing is wrong."""
     told = cluster(ANSWER, silence="no configuration source")
     about_slurm = [line for line in told if "no configuration source" in line]
     assert len(about_slurm) == 1 and "this machine" in about_slurm[0]
@@ -102,19 +104,19 @@ def test_a_machine_that_has_slurms_commands_and_no_cluster(cluster: Any) -> None
 def test_a_machine_without_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Oracle: a PATH with nothing in it."""
+    """Oracle: a PATH without any program, so that there is no sinfo."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
     assert "(no sinfo here: " in capsys.readouterr().out
 
 
 def folder_of(runs: Path) -> list[str]:
-    """What is found of the folder; what torch finds comes first."""
+    """The lines about the folder, which follow the line about torch."""
     return [*local.examine(load_suite("demo"), [], runs)][1:]
 
 
 def test_the_folder_of_the_runs(tmp_path: Path) -> None:
-    """Oracle: a folder, and a file in the folder's place."""
+    """Oracle: by hand: a folder is fine, a file in its place is not."""
     [written] = folder_of(tmp_path)
     assert written.startswith("ok ") and "GB free" in written
     (tmp_path / "file").write_text("")

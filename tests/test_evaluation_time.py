@@ -1,5 +1,5 @@
-"""The time of evaluation, which no budget counts: what `new-suite` allows, and what is said of it
-beforehand.
+"""The time of evaluation, which no budget counts: how much `new-suite` allows, and how commands
+estimate it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def read_book(**settings: object) -> list[str]:
 
 
 def test_a_big_file_is_cut_into_documents_at_blank_lines(book: str) -> None:
-    """Oracle: the file: its pages make it up, and each but the last ends the first paragraph after
-    2,000 characters; without the setting it is cut as before, to the last line before 100,000
-    characters.
+    """Oracle: the file. Its pages add up to it, and each page but the last ends at the first blank
+    line after 2,000 characters. Without the setting, each piece ends at the last line end before
+    100,000 characters.
     """
     pages = read_book(cut_at_blank_lines=True)
     assert "".join(pages) == book
@@ -72,7 +72,7 @@ def test_a_big_file_is_cut_into_documents_at_blank_lines(book: str) -> None:
 
 
 def test_a_file_without_blank_lines_has_pages_too(tmp_path: Path) -> None:
-    """Oracle: the file, and ten times 2,000 characters as the longest page."""
+    """Oracle: the file, to which pages of at most ten times 2,000 characters add up."""
     text = " ".join(f"word{number}" for number in range(60_000))
     (tmp_path / "a.txt").write_text(text)
     domain = Domain(name="a", train=(str(tmp_path / "a.txt"),), cut_at_blank_lines=True)
@@ -81,8 +81,8 @@ def test_a_file_without_blank_lines_has_pages_too(tmp_path: Path) -> None:
 
 
 def test_shares_are_set_by_domain(book: str) -> None:
-    """Oracle: by hand: 30 documents of 900 are 5%, as of 1,000 pages; 30 of 100 are 30%. No domain
-    changes another.
+    """Oracle: by hand: the smallest listed share that holds out 30 documents: 5% of 900 documents
+    or of 1,000 pages, 30% of 100 documents. No domain changes the share of another.
     """
     lines = Path("texts/letters/all.jsonl").read_text().splitlines(keepends=True)
     Path("texts/letters/all.jsonl").write_text("".join(lines[:100]))
@@ -97,8 +97,8 @@ def test_shares_are_set_by_domain(book: str) -> None:
 
 
 def measure_share(suite: Suite, speed: float) -> float:
-    """The time of a stage's evaluations over that of its training, on a machine of so many FLOPs
-    per second.
+    """The time of a stage's evaluations divided by the time of its training, on a machine with
+    `speed` FLOPs per second.
     """
     size = suite.model.ladder[-1]
     parameters = 12 * size.layers * size.hidden_size**2 + 1024 * size.hidden_size
@@ -115,8 +115,8 @@ def measure_share(suite: Suite, speed: float) -> float:
 
 @pytest.mark.parametrize("speed", [3e9, 2e10, 1e11])
 def test_evaluation_takes_a_fifth_of_training_at_most(book: str, speed: float) -> None:
-    """Oracle: two FLOPs per parameter and token at a tenth of the machine's speed; the text is what
-    `prepare` reads.
+    """Oracle: two FLOPs per parameter and token, at a tenth of the machine's speed, for the
+    validation text that `prepare` reads.
     """
     write_suite("mine", [Path("texts")], speed)
     suite = load_suite("mine")
@@ -131,8 +131,8 @@ def call(*words: object) -> int:
 def test_a_dry_run_counts_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Oracle: by hand: Naive and ER share the first of two stages, of five evaluations; later ones
-    begin with one more. A token costs two FLOPs per parameter.
+    """Oracle: by hand: Naive and ER share the first of two stages, with five evaluations. A later
+    stage has one more, at its start. A token costs two FLOPs per parameter.
     """
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", tmp_path / "runs", "--methods", "naive,er"]
@@ -160,9 +160,9 @@ def test_a_dry_run_counts_evaluation(
 
 
 def test_what_is_left_counts_evaluation() -> None:
-    """Oracle: by hand: of five evaluations all are to come at 10%, each of 6,000 tokens at three
-    times the 100 tokens per second of training; then two have taken 3 s on average, and at 45%
-    three are to come.
+    """Oracle: by hand: at 10%, all five evaluations are left. Each reads 6,000 tokens, at three
+    times the 100 tokens per second of training. Then two have taken 3 s on average, and at 45%
+    three are left.
     """
     times = EvaluationTimes(5, 6000)
     assert times.estimate_rest(0.1, 100.0) == pytest.approx(5 * 20.0)
@@ -172,8 +172,8 @@ def test_what_is_left_counts_evaluation() -> None:
 
 
 def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
-    """Oracle: the times of the lines, and not the seconds that they charge; a break before a resume
-    is none of it.
+    """Oracle: the difference of the times of the stage's first and last line, not the seconds that
+    the lines charge.
     """
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", tmp_path / "runs", "--out", tmp_path / "report", "--methods", "naive"]
@@ -188,7 +188,7 @@ def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
 
 
 def test_time_off_the_clock_is_known_from_stages_that_ended() -> None:
-    """Oracle: by hand: 3 and 5 s beside the clock; a stage that two runs share counts once."""
+    """By hand: two stages took 3 and 5 s beyond the 10 s that they charge, 4 s on average."""
     stages = []
     for wall_time in (13.0, 15.0):
         begun = ResumedLine(time=0.0, phase="adapt", step=0, charged={})

@@ -85,7 +85,7 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
 
 
 def test_a_stage_that_has_not_ended_is_drawn(tmp_path):
-    """Oracle: the evaluations of a run in its first stage; AP⁺, which has none, says so."""
+    """Oracle: the evaluations of a run in its first stage. AP⁺'s panel, without any, says so."""
     row: list[Any] = [("ER", "er", {})]
     synthetic.write(tmp_path, "demo", rows=row, seeds=1, finished=0)
     study = Study("demo", load_runs(tmp_path, "demo"))
@@ -98,8 +98,8 @@ def test_a_stage_that_has_not_ended_is_drawn(tmp_path):
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity"])
 def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
-    """Oracle: the text below the panels, inside the figure and apart from the legend, by what the
-    renderer reports.
+    """By hand: with several seeds the caption says that bands or bars span the lowest to the
+    highest, with one seed it does not. It always gives the number of seeds.
     """
     synthetic.write(tmp_path, "demo", seeds=seeds)
     figure = synthetic.load(name).draw(Study("demo", load_runs(tmp_path, "demo")))
@@ -111,8 +111,8 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
 
 @pytest.mark.parametrize("evaluations", [1, 4])
 def test_a_line_joins_the_ends_of_stages_of_which_nothing_else_is_known(tmp_path, evaluations):
-    """Oracle: by hand: of five stages with one evaluation each five joined points, of stages with
-    four five pieces. Each stage also has a value before its first step.
+    """Oracle: by hand: with one evaluation per stage one line joins five points, with four there
+    are five lines of four points. A stage's value before its first step is in no line.
     """
     study = synthetic.study(tmp_path, evaluations=evaluations, seeds=2, scores=False)
     for stage in (stage for run in study.runs for stage in run.stages):
@@ -170,9 +170,9 @@ def crowded(tmp_path_factory) -> Study:
 
 
 def test_no_two_rows_share_a_colour_and_each_keeps_its_own(tmp_path):
-    """Oracle: the palette, whose colours are given once, first to ER and ELLE, though they end last
-    here, then to rows of the lowest final AP; in any figure a row has that colour, or is grey where
-    ten rows or more are shown.
+    """Oracle: the palette. Each colour is given once, first to ER and ELLE, though they end with
+    the highest AP here, then to the rows with the lowest final AP. A row has its own colour in any
+    figure, but if ten rows or more are shown, all except eight are grey.
     """
     rows: list[Any] = [
         (name, "naive", {}) for name in ("ER", "ELLE", *(f"row {i}" for i in range(18)))
@@ -200,8 +200,8 @@ def test_no_two_rows_share_a_colour_and_each_keeps_its_own(tmp_path):
 
 
 def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
-    """Oracle: the last evaluations' means of the records, in order; grey rows are named below
-    instead.
+    """Oracle: each row's mean over seeds of its last AP and AP⁺, from the records, in order. Grey
+    rows are named in the caption instead.
     """
     figure = synthetic.load("trend_main").draw(crowded)
     last = crowded.ends[crowded.ends["stage"] == 11].groupby("row")[["ap", "ap_plus"]].mean()
@@ -221,8 +221,8 @@ def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
 
 
 def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
-    """Oracle: a perplexity of a million before the first step of each stage, and on the way through
-    the first; limits are what they are without it, and AP⁺ begins where the second stage does.
+    """Oracle: the limits of the figure without spikes: a perplexity of a million before the first
+    step of each stage and within the first stage. AP⁺ begins where the second stage does.
     """
     study = synthetic.study(tmp_path, evaluations=4)
     calm = [axis.get_ylim() for axis in synthetic.load("trend_main").draw(study).axes]
@@ -250,8 +250,8 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
 
 
 def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
-    """Oracle: the limits' own margin of a twentieth: the lowest AP⁺, PNN's 0, is no higher than
-    that.
+    """Oracle: by hand: the axis has a margin of a twentieth of the range at both ends, so the
+    lowest AP⁺, 0, lies at 0.05 / 1.1 of its length.
     """
     study.evaluations.loc[study.evaluations["row"] == "ER", "ap_plus"] = 0.0
     study.evaluations["ap_plus"] = study.evaluations["ap_plus"].clip(lower=0.0)
@@ -261,7 +261,7 @@ def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
 
 
 def test_names_can_be_read_on_white_and_on_the_dark_page():
-    """Oracle: WCAG 2.2's formula of contrast, 4.5:1; the page's dark back, and its soft text."""
+    """Oracle: WCAG 2.2's formula of contrast, 4.5:1, for rows' colours and the page's soft text."""
     page = (Path(figures.__file__).parent / "page.html").read_text(encoding="utf-8")
     (soft, white), (dark_soft, black) = re.findall(r"--soft: (#\w+);.*--back: (#\w+);", page)[:2]
     for colour, dark in {**figures.COLOURS, soft: dark_soft}.items():
@@ -295,12 +295,12 @@ def test_who_cannot_see_a_figure_is_told_its_numbers(study, name, column):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
-    """Oracle: the boxes of all texts that matplotlib's renderer draws; what hangs out of the figure
-    its files keep.
+    """Oracle: the boxes of all texts that matplotlib's renderer draws. Texts may reach beyond the
+    figure, because its files keep them.
     """
     few = [
         run for run in crowded.runs if run.line.row_index > 16
-    ]  # as a panel each is the same for any number
+    ]  # each has a panel of its own, the same for any number of rows
     study = Study("demo", few) if "matrix" in name else crowded
     count, _, overlapping = faults(synthetic.load(name).draw(study))
     assert not overlapping
@@ -329,8 +329,8 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
 
 
 def test_a_wide_figure_goes_over_both_columns_of_a_paper(study):
-    """Oracle: LaTeX's `figure*` for two panels with names, which are above 4.6 inches wide, the
-    page of the PDF, and the caption with its sentences.
+    """Oracle: by hand: two panels with names are wider than 4.6 inches, so LaTeX has a `figure*`,
+    whose caption ends with the figure's sentences. The width is that of the page of the PDF.
     """
     picture = catalogue.load("trend_main").render(study)  # type: ignore[attr-defined]
     latex = picture.to_files("name", "fig:name", "What it is.")["tex"].decode()
@@ -341,7 +341,7 @@ def test_a_wide_figure_goes_over_both_columns_of_a_paper(study):
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
-    """Oracle: the exhibit's rows, of a study that has others, too."""
+    """Oracle: the exhibit's rows, though the study also has others. No row is grey."""
     exhibit: Any = catalogue.load("trend_ap")
     names = ("EWC", *exhibit.rows, "MAS")
     rows: list[tuple[str, str, dict[str, Any]]] = [(name, "elle", {}) for name in names]

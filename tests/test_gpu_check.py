@@ -1,5 +1,5 @@
-"""`make gpu-check`, as far as it goes without a GPU: on the device of tests, and with figures by
-hand.
+"""The parts of `make gpu-check` that work without a GPU: on the tests' stand-in for a device, and
+with results written by hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_the_memory_of_a_step_is_computed_beside_its_peak(tmp_path: Path) -> Non
 
 
 def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
-    """Oracle: by hand; what stands around it in the page stays; a second time changes nothing."""
+    """Oracle: by hand. Text around the table stays, and a second write changes nothing."""
     parts = {"machine": {"said": "1 T4"}, "kills": {"ok": True, "said": "weights | differ by 0"}}
     (tmp_path / "t4.json").write_text(json.dumps(parts))
     second = {"machine": {"said": "8 H100"}, "compile": {"ok": False, "error": "no gcc\nat all"}}
@@ -68,7 +68,7 @@ def test_all_parts_together_take_eight_minutes_at_most() -> None:
 
 @only_thorough
 def test_all_parts_run_on_the_device_of_tests(tmp_path: Path, monkeypatch) -> None:
-    """Oracle: the tolerances of each part; the file of results has all of them."""
+    """Oracle: the tolerances of each part. The file of results holds all parts."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(
         gpu_check, "PARTS", {name: (part, 3600.0) for name, (part, _) in PARTS.items()}

@@ -46,8 +46,8 @@ def average_expansion(old: int, new: int) -> Exact:
 
 
 def test_average_expansion_of_a_layer_norm() -> None:
-    """Oracle: numbers for LEMON's formulas, 6 -> 8 units, on a row whose variance is as small as
-    epsilon.
+    """Oracle: fixed numbers from LEMON's formulas, 6 -> 8 units, on a row whose variance is as
+    small as epsilon.
     """
     wide = average_expansion(6, 8)
     norm = wide.widen_norm(Affine(tensor(GAIN), tensor(BIAS)))
@@ -62,7 +62,7 @@ def test_average_expansion_of_a_layer_norm() -> None:
 
 
 def test_fpi_divides_by_the_number_of_copies() -> None:
-    """Oracle: numbers for bert2BERT's formula with given index maps."""
+    """Oracle: fixed numbers from bert2BERT's formula with given index maps."""
     weight = [
         [0.150390625, -0.6884765625, 1.218017578125],
         [-0.786376953125, 0.189208984375, 0.307373046875],
@@ -105,8 +105,8 @@ def test_fpi_divides_by_the_number_of_copies() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fpi_keeps_the_function_where_all_units_have_equally_many_copies(family: str) -> None:
-    """Oracle: the old network. The tied head divided twice, or a division on the wrong side, would
-    show here.
+    """Oracle: the old network's output. A tied head that is divided twice, or a division on the
+    wrong side, would change it.
     """
     old = network(family)
     for width in (32, 48):
@@ -131,8 +131,8 @@ def test_hidden_units_are_drawn_evenly_and_differently_by_seed() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_noise_only_where_a_unit_was_split(family: str) -> None:
-    """Oracle: growth without noise, the indicator C > 1 of the paper's equation, the standard
-    deviation.
+    """Oracle: growth without noise. Only the columns of units with C > 1 copies differ from it, as
+    in the paper's equation, and their noise has the requested standard deviation.
     """
     old = network(family)
     plain, _ = grow(old, 2, 20, mode="fpi")
@@ -182,8 +182,8 @@ def test_half_of_transformers_standard_deviation_is_the_noise_of_the_released_co
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_noise_is_a_share_of_what_new_weights_have(architecture: str) -> None:
-    """Oracle: 0.5 of 1/sqrt(inputs), over sqrt(2 layers) for what writes to the residual stream;
-    after growth at the size that grows.
+    """Oracle: the formula: a standard deviation of 0.5 / sqrt(inputs), divided by sqrt(2 layers)
+    for matrices that write to the residual stream. A second growth uses the size before it.
     """
     torch.manual_seed(0)
     model = build(
@@ -215,8 +215,8 @@ def test_noise_is_a_share_of_what_new_weights_have(architecture: str) -> None:
 
 
 def test_no_layer_is_copied_again_before_all_were() -> None:
-    """Oracle: own bookkeeping over the paper's ladder: 6, 8, 10, 11, 12 layers, and on to 16,
-    across restarts.
+    """Oracle: the test's own list of used layers, over the paper's ladder of 6, 8, 10, 11 and 12
+    layers, and on to 16, with the copied layers given to each growth as after a restart.
     """
     model = network("gpt2", layers=6, width=4)
     used = [False] * 6
@@ -255,8 +255,8 @@ def test_first_and_last_layers(choice: Any, source: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fpi_depth_is_a_plain_copy(family: str) -> None:
-    """Oracle: the old network run by hand with its layers in the recorded order. The second layer
-    is copied: ModernBERT's first has no norm, which its copy must have.
+    """Oracle: the old network, run with its layers in the recorded order. The second layer is
+    copied, because ModernBERT's first layer lacks a norm that its copy would need.
     """
     old = network(family)
     new, record = grow(old, 3, 16, mode="fpi", copied=[0])
