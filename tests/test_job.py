@@ -1,5 +1,5 @@
-"""A job of Slurm from the inside: signals, and what it asks Slurm; tests/test_slurm.py has it on a
-cluster.
+"""A Slurm job from the inside: its signals, and what it asks Slurm. tests/test_slurm.py runs jobs
+on a cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SLURM = {
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One process of a job of Slurm, as its environment says."""
+    """Set the environment of a Slurm job's only process."""
     for name, value in SLURM.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     for name in (
@@ -46,7 +46,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
     ):
-        monkeypatch.setenv(name, "1")  # the job sets them; this puts them back
+        monkeypatch.setenv(name, "1")  # the job sets them, and monkeypatch restores them
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SUBMITIT_FOLDER", str(tmp_path))
     monkeypatch.setenv(JOB, "")
@@ -88,8 +88,8 @@ def run(*numbers: int, **of_unit: Any) -> None:
 
 
 def test_stop_signals() -> None:
-    """The rule of `StopSignals`: signals are noted, not obeyed at once; a second Ctrl-C insists;
-    work that does not poll is stopped at once.
+    """Oracle: the rule of `StopSignals`: signals are noted, not obeyed at once. A second Ctrl-C
+    interrupts. Work that does not poll is stopped at once.
     """
     outside = signal.getsignal(signal.SIGINT)
     with StopSignals(signal.SIGINT, signal.SIGTERM) as signals:
@@ -110,7 +110,7 @@ def test_stop_signals() -> None:
         ([TIME_OVER], "", 0, ["show", "requeue"]),
         ([TIME_OVER, signal.SIGTERM], "", 0, ["show", "requeue"]),
         ([signal.SIGTERM], "   PreemptTime=None\n", 143, ["show"]),
-        # what scontrol of Slurm 22.05 said of one that gave way to another
+        # what scontrol of Slurm 22.05 said of a preempted job
         (
             [signal.SIGTERM],
             "   PreemptEligibleTime=2026 PreemptTime=2026-11-23T02:49:30\n",
@@ -122,7 +122,7 @@ def test_stop_signals() -> None:
 def test_who_is_queued_again(
     monkeypatch, numbers: list[int], told: str, code: int, asked: list[str]
 ) -> None:
-    """Oracle: the rule: whose time is over, or who gives way; not who is cancelled."""
+    """Oracle: the rule: a job whose time is over or that is preempted, but no cancelled job."""
     words: list[str] = []
     monkeypatch.setattr(commands, "ask", lambda *command: words.append(command[1]) or told)
     with pytest.raises(SystemExit) as ended:
@@ -140,7 +140,7 @@ def test_who_is_queued_again(
 def test_a_silent_controller_is_asked_again(
     monkeypatch, capsys, answers: list[str], asked: int, told: str
 ) -> None:
-    """Oracle: the rule: one question each five seconds, until it answers or refuses."""
+    """Oracle: the rule: a request every five seconds until the controller answers or refuses."""
     calls = iter(answers)
 
     def ask(*command: str) -> str:
@@ -157,8 +157,9 @@ def test_a_silent_controller_is_asked_again(
 
 
 def test_a_job_that_adds_nothing_ends_after_two_starts(monkeypatch) -> None:
-    """Oracle: by hand, of what is kept of each start: one in vain, one that adds something, two in
-    vain; what gives way to another job is no limit's fault, and does not count."""
+    """Oracle: by hand: starts that reach the limit add nothing, a step, nothing and nothing, so the
+    last is the second in a row. Starts that were preempted do not count.
+    """
     told = ["PreemptTime=None"]
     monkeypatch.setattr(commands, "ask", lambda *command: told[0] if command[1] == "show" else "")
     for kept in (False, True, False):
@@ -174,8 +175,9 @@ def test_a_job_that_adds_nothing_ends_after_two_starts(monkeypatch) -> None:
 
 
 def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:
-    """Oracle: what Slurm is told. Where no job has it, or an earlier start of this one, or Slurm
-    does not take it, it waits, or looks again when it starts.
+    """Oracle: the requests to Slurm: the job is queued again, behind the job that has the work. If
+    an earlier start of the same job has the work, it waits. If Slurm refuses the dependency, the
+    job is queued again without it, and looks again when it starts.
     """
     words: list[tuple[str, ...]] = []
     monkeypatch.setattr(commands, "ask", lambda *command: words.append(command[1:]) or "")
@@ -197,8 +199,8 @@ def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:
 
 
 def test_cores_of_a_job(monkeypatch) -> None:
-    """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned but
-    on a whole node.
+    """Oracle: by hand: a job may run on eight cores, of which Slurm gave it two: it pins nothing,
+    except if it has the node to itself.
     """
     monkeypatch.setattr(pool, "list_physical_cores", lambda: [(core,) for core in range(8)])
     slots = pool.share_job(2, 2, is_alone=False)
@@ -208,8 +210,8 @@ def test_cores_of_a_job(monkeypatch) -> None:
 
 
 def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
-    """By hand: of an outer job's variables only SLURM_CONF, by which Slurm is reached, goes on to a
-    command.
+    """By hand: of an outer job's variables, a command gets only SLURM_CONF, by which Slurm is
+    reached.
     """
     for key in ("SLURM_MEM_PER_CPU", "SQUEUE_STATES", "SLURM_CONF", "SLURM_JOB_ID"):
         monkeypatch.setenv(key, "x")
@@ -221,8 +223,8 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
 
 
 def test_a_job_finds_what_a_suite_calls_from_where_it_was_submitted(tmp_path, monkeypatch) -> None:
-    """Oracle: the folder of who submitted; a node that does not see it goes on, and says what it
-    lacks.
+    """Oracle: the folder from which the job was submitted. If the node does not have it, the job
+    goes on where it is.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
@@ -237,7 +239,7 @@ def test_a_job_finds_what_a_suite_calls_from_where_it_was_submitted(tmp_path, mo
 
 @dataclass
 class Noted(Signalled):
-    """Work that is noted by its name; it fails, or gets a signal."""
+    """Work that notes its name, and then fails or gets a signal."""
 
     name: str = ""
     fails: bool = False
@@ -250,8 +252,8 @@ class Noted(Signalled):
 
 
 def test_of_several_units_of_a_job_one_that_fails_stops_no_other(monkeypatch, capsys) -> None:
-    """Oracle: by hand: all are done, and the first error is the job's; a signal that one did not
-    see stops the job before the next.
+    """Oracle: by hand: all units are done, and the job raises the first error. A signal that one
+    unit did not see stops the job before the next unit.
     """
     monkeypatch.setattr(Signalled, "done", [])
     work: Any = (

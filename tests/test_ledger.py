@@ -1,5 +1,5 @@
-"""What identifies a result, docs/concepts.md: what has changed must not pass as what was
-trained.
+"""What identifies a result (docs/concepts.md): after a change, old records must not count as
+records of the new run.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Mine(LifelongMethod):
 def test_the_hash_of_a_methods_code(
     tmp_path: Path, monkeypatch, file: str, new: str, changes: bool
 ) -> None:
-    """Oracle: by hand; what it takes from its package counts, comments, docstrings and other files
-    do not.
+    """Oracle: by hand: code that the method imports from its package counts. Comments, docstrings
+    and other files do not.
     """
 
     def hashed() -> str:
@@ -105,7 +105,7 @@ def test_the_hash_of_a_methods_code(
 def test_code_that_a_method_imports_counts_by_whatever_form(
     tmp_path: Path, monkeypatch, form: str
 ) -> None:
-    """Oracle: the hash with another number in the file that is imported."""
+    """Oracle: by hand: another number in the imported file makes another hash."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "pack").mkdir()
@@ -139,7 +139,7 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def place(finished: Path, tmp_path: Path, monkeypatch) -> Path:
-    """A copy that a test may change, as the current folder."""
+    """A copy of `finished` that a test may change, as the current folder."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     suite = tmp_path / "tiny.toml"
     suite.write_text(suite.read_text().replace(str(finished), "."))
@@ -148,7 +148,7 @@ def place(finished: Path, tmp_path: Path, monkeypatch) -> Path:
 
 
 def edit(place: Path) -> None:
-    """Other text of the same size, in a file of the same time."""
+    """Write other text of the same size into a file, and keep the file's time."""
     file = place / "b.jsonl"
     stat = file.stat()
     file.write_text(file.read_text().replace("three", "trees"))
@@ -156,7 +156,7 @@ def edit(place: Path) -> None:
 
 
 def said(capsys, *arguments: str, status: int = 0) -> str:
-    """What a command prints; of a report the table as it is written, with its notes."""
+    """What a command prints and, after a report, the table that it wrote, with notes."""
     capsys.readouterr()
     assert main([*arguments]) == status
     captured = capsys.readouterr()
@@ -169,7 +169,7 @@ def said(capsys, *arguments: str, status: int = 0) -> str:
 
 
 def shown(capsys, *runs: str) -> str:
-    """The row of the table."""
+    """Naive's row of the report's table."""
     return next(
         line
         for line in said(capsys, "report", "tiny.toml", *runs).splitlines()
@@ -178,8 +178,8 @@ def shown(capsys, *runs: str) -> str:
 
 
 def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, capsys) -> None:
-    """Oracle: a suite of that text in a folder of its own; and with the old text back, the old
-    numbers.
+    """Oracle: a run on the edited text in another folder. With the old text back, the old numbers
+    come back.
     """
     old, text = shown(capsys), (place / "b.jsonl").read_bytes()
     assert "1 done" in said(capsys, "status", "tiny.toml")
@@ -198,8 +198,8 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
 
 
 def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, capsys) -> None:
-    """Oracle: what is said before the text is edited, and why not after; of text that is not here
-    all is believed.
+    """Oracle: the output before the edit. After it, the commands say why they leave the run out. If
+    no text is here, all records are believed.
     """
     said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "own")
     commands = ["compare", "own", "own"], ["track", "tiny.toml", "--runs", "own", "--out", "events"]
@@ -215,8 +215,8 @@ def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, c
 
 
 def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
-    """Oracle: the seed of the new text alone; where there is no text to tell, the newest run of the
-    row tells.
+    """Oracle: a report of only the seed that read the new text. If the text is not here, the row's
+    newest run decides which text counts.
     """
     edit(place)
     said(capsys, "run", "tiny.toml", "--parallel", "1", "--seeds", "1")
@@ -235,7 +235,7 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
 def test_a_text_that_is_the_same_or_not_here_has_its_records(
     place: Path, capsys, change: str
 ) -> None:
-    """Oracle: what was shown before; nothing is trained."""
+    """Oracle: the row before the change. Nothing is trained."""
     old, file = shown(capsys), place / "b.jsonl"
     if change == "moved":
         (place / "text").mkdir()
@@ -270,8 +270,8 @@ def test_records_copied_without_prepared_text_are_of_what_prepare_finds(
 
 
 def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, capsys) -> None:
-    """Oracle: by hand. With one of two texts away nothing changes, until the other is edited,
-    prepared or not.
+    """Oracle: by hand: while one of two texts is missing, the records count, until the other text
+    is edited, whether or not it is then prepared.
     """
     old, text = shown(capsys), (place / "a.jsonl").read_bytes()
     (place / "a.jsonl").unlink()
@@ -287,9 +287,7 @@ def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, c
 
 
 def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, capsys) -> None:
-    """Oracle: by hand. What was trained is shown, with the tokenizer's folder away only where no
-    text is here.
-    """
+    """Oracle: by hand: without the tokenizer's folder, records count only if no text is here."""
     made, suite = (
         next((place / "runs/data/tokenizers").glob("*/tokenizer.json")),
         place / "tiny.toml",
@@ -311,8 +309,8 @@ def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, 
 def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edited(
     place: Path, capsys, monkeypatch
 ) -> None:
-    """Oracle: by hand. Of the Hub, which is gone, all is believed; the other source tells, prepared
-    or not.
+    """Oracle: by hand: the Hub cannot be reached, so its text is believed to be unchanged. An edit
+    of the other source is seen, also after `prepare` has failed.
     """
     rows = [{"text": f"five six seven {number % 7} eight {number}"} for number in range(200)]
     monkeypatch.setitem(sys.modules, "datasets", stand_in(lambda *_, **__: rows))
@@ -336,8 +334,8 @@ def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edi
 def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(
     place: Path, capsys, monkeypatch
 ) -> None:
-    """Oracle: without the change, all is done. Naive says nothing of itself to keys, so the method
-    says something.
+    """Oracle: without the change, the run is done. Naive adds nothing to keys, so the test gives it
+    a signature.
     """
     for file in ("a.jsonl", "b.jsonl"):
         (place / file).unlink()
@@ -350,7 +348,7 @@ def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(
 def test_code_that_was_changed_without_its_version_is_said(
     place: Path, capsys, monkeypatch
 ) -> None:
-    """Oracle: nothing is said before; the numbers stay."""
+    """Oracle: the warning appears only after the change, and the numbers stay."""
     old = shown(capsys)
     assert "! naive: " not in said(capsys, "status", "tiny.toml")
     monkeypatch.setattr("benchmark.training.declaration.hash_code", lambda module: "another")
@@ -371,7 +369,7 @@ def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys)
 
 
 def test_a_model_with_other_weights_than_its_stage_recorded_is_refused(place: Path) -> None:
-    """Oracle: the weights, one of which is another number; the files' own checksums agree."""
+    """Oracle: by hand: one weight is changed, while the files' own checksums agree."""
     [file] = (place / "runs/suites/tiny").glob("*.jsonl")
     [run, *_] = read_lines(file)
     folder = place / "runs/stages" / run["stages"][1] / "model"
@@ -388,7 +386,7 @@ def test_a_model_with_other_weights_than_its_stage_recorded_is_refused(place: Pa
 def test_records_of_another_version_are_refused(
     place: Path, capsys, schema: int, cure: str
 ) -> None:
-    """Oracle: by hand: file, both versions and the cure."""
+    """Oracle: by hand: the error names the file, both versions and the cure."""
     [file] = (place / "runs/suites/tiny").glob("*.jsonl")
     lines = read_lines(file)
     write_lines(file, [lines[0] | {"schema": schema}, *lines[1:]])
@@ -399,7 +397,7 @@ def test_records_of_another_version_are_refused(
 
 
 def test_what_differs_in_the_records_that_are_here_is_said(place: Path, capsys) -> None:
-    """Oracle: by hand: the settings that were changed, with both values; all of them by --why."""
+    """Oracle: by hand: the changed settings, with both values. `--why` names all of them."""
     changes = ["--set", "training.max_grad_norm=0.5", "--set", "data.sequence_length=20"]
     difference = "training.max_grad_norm: 0.5, was none"
     shorter = "data.sequence_length: 20, was 18"
@@ -420,8 +418,8 @@ def test_what_differs_in_a_stage_is_said(place: Path, capsys, monkeypatch) -> No
 
 
 def test_a_new_setting_changes_no_key(tmp_path: Path) -> None:
-    """Oracle: ids and keys without a setting that is made up here; with another value than its
-    default both are others.
+    """Oracle: ids and keys without the setting, which is made up here. Both change if its value is
+    not the default.
     """
     config = methods.list_runs(load_suite(str(write(tmp_path))))[1]
     method = methods.build("er")
@@ -438,8 +436,8 @@ def test_a_new_setting_changes_no_key(tmp_path: Path) -> None:
 
 
 def test_every_setting_says_what_it_decides() -> None:
-    """Oracle: the fields of all sections: each says it, or holds settings that do, and not both but
-    for sections that decide as a whole.
+    """Oracle: the fields of all sections: each has one mark that says what it decides, or holds
+    settings that have marks. A section with a mark decides as a whole.
     """
     left: list[type[BaseModel]] = [Suite, RunConfig]
     seen: set[type[BaseModel]] = set()
@@ -456,8 +454,8 @@ def test_every_setting_says_what_it_decides() -> None:
 
 
 def test_scores_are_chosen_by_their_key() -> None:
-    """Oracle: by hand. A learning rate that was changed and changed back, fewer seeds, other
-    examples, and a task of another suite of the same name, each score telling itself by its number.
+    """Oracle: by hand: each score is known by its number. The cases are a learning rate that was
+    changed and changed back, other examples, fewer seeds, and another model.
     """
     task = {
         "name": "toy",
@@ -506,7 +504,7 @@ def test_scores_are_chosen_by_their_key() -> None:
 
 
 def load_kept(task: dict[str, Any]) -> tuple[Suite, list[RunConfig]]:
-    """A suite with one task, whose test is scored whole, and its runs."""
+    """A suite with one task that keeps its near copies, and the suite's runs."""
     suite = load_suite("demo", {"tasks": [task], "data.near_copies": "keep"})
     return suite, methods.list_runs(suite)
 
@@ -514,7 +512,9 @@ def load_kept(task: dict[str, Any]) -> tuple[Suite, list[RunConfig]]:
 def test_examples_with_other_settings_are_not_those_that_were_scored(
     tmp_path: Path, monkeypatch
 ) -> None:
-    """Oracle: by hand. A task of the Hub whose split is another, beside one that was read."""
+    """Oracle: by hand: a task of the Hub has no key before it is read, then the key of its
+    examples. The same task with another test split has an empty key.
+    """
     rows = [Example(f"text {number}", None, number % 2, "") for number in range(8)]
     splits = dict.fromkeys(SPLITS, rows)
     monkeypatch.setattr("benchmark.downstream.tasks._read_hub", lambda *given: splits)
@@ -528,7 +528,7 @@ def test_examples_with_other_settings_are_not_those_that_were_scored(
 
 
 def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeypatch) -> None:
-    """Oracle: by hand. Files that changed are read again, and were not those that were scored."""
+    """Oracle: by hand: a changed file has another key, and the old content the old key."""
     file = tmp_path / "set" / "rows.txt"
     file.parent.mkdir()
 
@@ -550,8 +550,8 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
 
 
 def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
-    """Oracle: settings recorded with a run may be of a method that is gone, and are believed; a
-    suite's own are not.
+    """Oracle: the rule: recorded settings are believed, even if their method no longer exists. The
+    settings of a suite are not.
     """
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0]
     store = Store(tmp_path)
@@ -567,7 +567,7 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
 def test_who_is_told_domains_is_learned_from_the_method(
     method: str, told: bool, tmp_path: Path
 ) -> None:
-    """Oracle: how the models are made; no record says it, so that earlier ones need not."""
+    """Oracle: the architectures. No record holds this fact, so older records do not lack it."""
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(
         update={"method": method}
     )

@@ -1,7 +1,7 @@
-"""Malformed input of every kind, and how a command that is given it must end.
+"""Malformed input of every kind, and how a command that gets it must end.
 
-Each case is a command line and what it is given. What says that the end is right (`unclear`): exit
-code 2, one line that names the place, no traceback, and no file written that a later command would
+Each case is a command line and its input. Oracle (`unclear`): the command must end with exit code 2
+and one line that names the place, without a traceback and without a file that a later command would
 read.
 """
 
@@ -40,8 +40,8 @@ DEEP = b"[" * 100_000
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, in which {here} is the folder that `make` fills, and {place} what all cases
-    share (`fill`).
+    """A command line. {here} stands for the folder that `make` fills, and {place} for the folder
+    that all cases share (`fill`).
 
     {here}/site.toml is the site file.
     """
@@ -53,7 +53,7 @@ class Case:
 
 
 def unclear(case: Case, place: Path, here: Path) -> str:
-    """Why the end of a case is not clear; nothing where it is."""
+    """Why the end of a case is not clear, or an empty text if it is clear."""
     here.mkdir(parents=True)
     case.make(here)
     before = _files(place) | _files(here)
@@ -86,7 +86,7 @@ def unclear(case: Case, place: Path, here: Path) -> str:
 
 
 def _files(folder: Path) -> set[tuple[str, int, int]]:
-    """Files by path, size and time, but locks, and prepared text, which is known by its content."""
+    """Files by path, size and time, without locks and prepared text (known by its content)."""
     paths = [path for path in folder.rglob("*") if path.is_file() and "lock" not in path.name]
     return {
         (str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths if "data" not in p.parts
@@ -124,8 +124,8 @@ def set_to(*overrides: str, names: str) -> Case:
 
 
 def rules() -> Iterator[Case]:
-    """Values that are right alone and wrong together, and names that would leave a folder or tear a
-    line.
+    """Wrong values, some of them wrong only together with others, and names that would leave a
+    folder or break a line.
     """
     source = "train=['a.jsonl']"
     task = "name='t', domain='a', train='x', dev='x', test='x'"
@@ -156,7 +156,7 @@ def rules() -> Iterator[Case]:
 
 
 def files() -> Iterator[Case]:
-    """Suite files and site files that are none."""
+    """Files that are no valid suites or site files."""
     good = tiny_suite.SUITE.format(text="x")
     for text, names in {
         "title = ": "TOML",
@@ -243,8 +243,8 @@ def texts() -> Iterator[Case]:
 
 
 def copied(place: Path, source: str, then: Make = lambda here: None) -> Make:
-    """A model without checksums, as other people's are: with them, any change is found before it is
-    read.
+    """A function that copies a model without its checksums, like models of other people. With
+    checksums, any change would be found before the model is read.
     """
 
     def make(here: Path) -> None:
@@ -263,7 +263,7 @@ def edited(name: str, **changes: object) -> Make:
 
 
 def tensors(change: Callable[[dict[str, Any], str], object]) -> Make:
-    """Change the weights, by a function of them and of the name of one."""
+    """Change the weights by a function of all weights and of the name of one of them."""
 
     def make(here: Path) -> None:
         from safetensors.torch import load_file, save_file
@@ -276,7 +276,7 @@ def tensors(change: Callable[[dict[str, Any], str], object]) -> Make:
 
 
 def leading_out(here: Path) -> None:
-    """Weights outside of the model's folder, which its index names."""
+    """Move the weights out of the model's folder, and let its index name them there."""
     from safetensors.torch import load_file
 
     weights = (here / "model/model.safetensors").rename(here / "x.safetensors")
@@ -420,7 +420,7 @@ def test_each_case_ends_in_one_clear_line(
 
 @pytest.mark.parametrize("name", methods.list_names())
 def test_what_training_fills_is_no_option(name: str) -> None:
-    """Oracle: the fields of its class that cannot be given."""
+    """Oracle: the fields of the method's class that its constructor does not take."""
     kind: Any = methods.find(name)
     schema = base._make_adapter(kind).json_schema()["properties"]
     for field in (field.name for field in dataclasses.fields(kind) if not field.init):
@@ -429,7 +429,7 @@ def test_what_training_fills_is_no_option(name: str) -> None:
 
 
 def test_the_check_sees_what_is_unclear(place, tmp_path) -> None:
-    """Oracle: a command that is right, and one whose line names another thing."""
+    """Oracle: by hand: a command that is correct, and one whose line names another thing."""
     other = set_to("no_such=1", names="something else")
     assert unclear(Case(DRY_RUN, "x"), place, tmp_path / "1").startswith("accepted")
     assert unclear(other, place, tmp_path / "2").startswith("does not name")

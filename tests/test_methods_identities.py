@@ -1,5 +1,5 @@
-"""What methods must have in common, bit for bit: each switched off is Naive, or ER, and memory is
-all that replay adds.
+"""Identities of methods, bit for bit: a method that is switched off is Naive or ER, and so is
+replay with an empty memory.
 
 The runs are tiny (three stages of ten steps, as in the conformance checks), but real: text, models,
 loop and records.
@@ -35,7 +35,7 @@ def tiny(tmp_path_factory) -> TinyRuns:
 
 
 def configured(method: str, options: dict[str, Any] | None = None, **overrides: Any):
-    """`overrides`: keys of the configuration."""
+    """The tiny configuration of a method, with `overrides` for some of its keys."""
     content = make_tiny_config(method).model_dump()
     for key, value in overrides.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) else value
@@ -73,8 +73,8 @@ def differ(ours, theirs) -> list[int]:
     ],
 )
 def test_switched_off(method: str, options: dict[str, Any], same_as: str, tiny) -> None:
-    """Oracle: Naive or ER, trained apart. Switched on it differs (but A-GEM, which finds no
-    conflict in ten steps).
+    """Oracle: Naive or ER, trained separately. Switched on, the method differs from it, except
+    A-GEM, which finds no conflict in ten steps.
     """
     expected = train(tiny, same_as)
     assert differ(expected, train(tiny, method, options)) == []
@@ -86,7 +86,7 @@ def test_switched_off(method: str, options: dict[str, Any], same_as: str, tiny) 
     [("er", {}), ("agem", {}), ("logit_kd", {}), ("derpp", {}), ("elle", ELLE_OFF)],
 )
 def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], tiny) -> None:
-    """Oracle: Naive, whose memory does not matter."""
+    """Oracle: Naive, which reads no memory."""
     empty = {"data": {"memory_tokens": 0}}
     assert differ(train(tiny, "naive"), train(tiny, method, options, **empty)) == []
 
@@ -108,8 +108,8 @@ def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], tiny) ->
     ],
 )
 def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
-    """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another
-    way.
+    """Oracle: Naive after its first stage. Scratch is not in the list, because it draws its rows in
+    another way.
     """
     content = make_tiny_config("naive").model_dump()
     settings = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
@@ -119,12 +119,12 @@ def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
 
 
 def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
-    """Oracle: the model of the stage before; half-way is the mean of two models trained apart."""
+    """Oracle: the model of the stage before. By default, the mean of the old and the new model."""
     first, second, third = train(tiny, "merge", {"weight": 0})
     for old, new in (
         (first, second),
         (second, third),
-    ):  # but for a prompt row, which each stage adds
+    ):  # except for the row of a prompt, which each stage adds
         assert all(torch.equal(new[name][: len(tensor)], tensor) for name, tensor in old.items())
     new, mean = train(tiny, "merge", {"weight": 1})[1], train(tiny, "merge")[1]
     for name in mean:
@@ -139,8 +139,8 @@ def stage_lines(tiny: TinyRuns, method: str, kind: str) -> list[list[Any]]:
 
 
 def test_scratch_spends_everything_in_its_last_stage(tiny) -> None:
-    """Oracle: 0, 0 and 30 of 3 x 10 steps, on the final size; two evaluations, half-way and at the
-    end.
+    """Oracle: by hand: 0, 0 and 30 of 3 x 10 steps, at the final size. The last stage is evaluated
+    at its start, half-way and at its end.
     """
     done, sizes = stage_lines(tiny, "scratch", "done"), stage_lines(tiny, "scratch", "stage")
     assert [line["charged"]["steps"] for (line,) in done] == [0, 0, 30]
@@ -172,8 +172,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_resume_identically(name: str, tiny_folder) -> None:
-    """Oracle: the run that was not killed, in every phase of every stage; and it has measured
-    something by its end.
+    """Oracle: the run without kills, against kills in every phase of every stage. At its end the
+    method has measured importances.
     """
     method, options = VARIANTS[name]
     tiny = TinyRuns(method, functools.partial(with_options, options), tiny_folder)

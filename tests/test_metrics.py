@@ -45,7 +45,7 @@ def test_ap_and_ap_plus_after_every_stage(matrix, ap, ap_plus):
 
 
 def test_the_log_form_of_what_is_forgotten():
-    """Oracle: by hand, (log 2 + log 8) / 2 for a domain that doubled and one that grew by 8."""
+    """Oracle: by hand, (log 2 + log 8) / 2 for domains that grew by factors of 2 and 8."""
     matrix = [[10.0, 50.0, 99.0], [15.0, 20.0, 99.0], [20.0, 160.0, 7.0]]
     by_hand = (math.log(2) + math.log(8)) / 2
     assert metrics.average_increase(
@@ -81,8 +81,8 @@ def test_budget_to_reach(target, charged):
 
 @pytest.mark.parametrize(("last", "charged"), [(4.0, 6.0), (9.0, NONE)])
 def test_a_budget_is_reached_where_the_curve_stays_below(last, charged):
-    """Oracle: by hand: a curve that begins at 2, rises to 8 at 5 and falls to 4 at 7 meets 6 for
-    good at 6; one that ends above it never does.
+    """Oracle: by hand: a curve through (0, 2), (5, 8) and (7, 4) stays below 6 from a budget of 6
+    on. A curve that ends above 6 never does.
     """
     assert metrics.find_budget_to_reach([0, 5, 7], [2, 8, last], 6) == pytest.approx(
         charged, nan_ok=True

@@ -57,13 +57,13 @@ def build_text(monkeypatch):
 
 
 def make_prose(name: str, words: int = 60) -> str:
-    """Words that no other name has in this order."""
+    """Random words, drawn from the name."""
     chance = random.Random(name)
     return " ".join("".join(chance.choices("abcdefghij", k=6)) for _ in range(words))
 
 
 def make_archive(package: str, files: dict[str, str], folder: Path) -> str:
-    """A source archive and its page in an index; returns its entry in the table."""
+    """Write a source archive and its page in an index. Returns its entry in the table."""
     name = f"{package}-1.0.tar.gz"
     path = folder / package / name
     path.parent.mkdir(parents=True)
@@ -121,9 +121,9 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_domain_has_each_text_once_in_one_half(build_text, table, tmp_path):
-    """Oracle: by hand: the validation package's two texts; of the other package what is neither a
-    copy, nor nearly one, nor in validation, nor tiny. A head on copyright goes, and so do messages
-    without a translation.
+    """Oracle: by hand: validation has the two texts of its package. Training has the texts of the
+    other package that are no copy, no near copy, not in validation and not tiny. Copyright headers
+    and messages without a translation are removed.
     """
     assert build(build_text, table, tmp_path / "out", "--record") == 0
     folder = tmp_path / "out" / "code"
@@ -144,7 +144,7 @@ def test_a_domain_has_each_text_once_in_one_half(build_text, table, tmp_path):
 
 
 def test_a_release_is_in_the_period_of_its_date(build_text, table, tmp_path):
-    """Oracle: the dates in the change log; 1.1 has none and belongs to what stands above it."""
+    """Oracle: the dates in the change log. 1.1 has none and belongs to the release above it."""
     assert build(build_text, table, tmp_path / "out", "--record") == 0
     found = {}
     for period in ("2001_2002", "2003_2004"):
@@ -157,8 +157,8 @@ def test_a_release_is_in_the_period_of_its_date(build_text, table, tmp_path):
 
 
 def test_the_same_bytes_come_twice(build_text, table, tmp_path, capsys):
-    """Oracle: an identity: a second folder, and the checksums that the first one recorded. Another
-    checksum there is an error that names the file.
+    """Oracle: an identity: a second build has the same bytes, and the checksums that the first one
+    recorded. Another checksum in the record is an error that names the file.
     """
     first = tmp_path / "first"
     second = tmp_path / "second"
@@ -176,8 +176,8 @@ def test_the_same_bytes_come_twice(build_text, table, tmp_path, capsys):
 
 
 def test_another_archive_is_refused(build_text, table, tmp_path, capsys):
-    """Oracle: a changed pin, a file that broke off, a name that the index lacks; the error names
-    the file and what to do. Nothing is built.
+    """Oracle: by hand: a changed checksum, a truncated file, and a name that the index lacks. The
+    error names the file, and the cure if there is one. Nothing is built.
     """
     pinned = table.path.read_text()
     sha256 = hashlib.sha256((tmp_path / "index/alpha/alpha-1.0.tar.gz").read_bytes()).hexdigest()

@@ -34,7 +34,7 @@ def test_a_plan_is_named_by_the_commit_that_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_report_says_the_plan_of_its_archive(tmp_path: Path) -> None:
-    """Oracle: by hand: the commit in the archive, and nothing for one without."""
+    """Oracle: by hand: the commit in the archive, and an empty text without one."""
     store = Store(tmp_path)
     assert describe_plan(store) == ""
     (tmp_path / PLAN_COMMIT).write_text("abc of 2026-11-29")

@@ -1,6 +1,4 @@
-"""Prepared data: made once whoever asks, named by its content, whole or not there, in constant
-memory.
-"""
+"""Prepared data: made once for all processes, named by its content, and whole or not there."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
-    """Oracle: nothing is reported, and nothing can be read; another length of rows is not another
-    corpus.
+    """Oracle: the first call's data. The second call reports nothing, although no text can be read.
+    Another sequence length is the same corpus.
     """
     lines: list[str] = []
     domains = two_domains(tmp_path)
@@ -51,8 +49,8 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
 
 
 def test_keys_follow_the_content(tmp_path) -> None:
-    """Oracle: the same bytes under other paths, names of files, times and packing; then one letter
-    differs.
+    """Oracle: the same text has the same keys under other paths, names and times, and divided into
+    other files. One changed letter changes the key of its domain.
     """
     first = prepare(two_domains(tmp_path / "here"), SMALL, DATA, tmp_path / "data")
     for name in ("a", "b"):
@@ -122,7 +120,7 @@ def child(domains: tuple[Domain, ...], folder: Path, **environment: str) -> subp
     "at", ["tokenizer: training", "a: 0 MB of text tokenised", "b: tokenising"]
 )
 def test_killed_and_started_again(tmp_path, at: str) -> None:
-    """Oracle: a folder where nobody was killed."""
+    """Oracle: data that were prepared in another folder without a kill."""
     domains = two_domains(tmp_path)
     process = child(domains, tmp_path / "data", KILL_AT=at)
     output, _ = process.communicate(timeout=100)
@@ -138,10 +136,11 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
 def test_what_was_tokenised_stays_where_the_source_fails(
     change: str, tmp_path, monkeypatch
 ) -> None:
-    """Oracle: a folder of the same text where nothing failed; what is tokenised is counted.
+    """Oracle: the same text prepared without a failure, and a count of the texts that are
+    tokenised.
 
-    A text that changes after what was tokenised is that text, one that changes before is begun
-    anew.
+    If the text changes after the part that is tokenised, this part is kept. If it changes within
+    this part, all is tokenised again.
     """
     monkeypatch.setattr(tokens, "REPORT_EVERY", 1000)
     monkeypatch.setattr(tokenizer, "BATCH", 10)
@@ -163,7 +162,7 @@ def test_what_was_tokenised_stays_where_the_source_fails(
     monkeypatch.setattr("benchmark.data.tokenizer.encode_texts", counted)
     domains = (Domain(name="hub", datasets=(HubDataset(path="hub"),)),)
     folder, bpe = tmp_path / "data", Tokenizer(folder=str(gpt2_files(tmp_path / "bpe")))
-    for _ in range(2):  # what is lost again and again stays, too
+    for _ in range(2):  # the part also stays after a second failure
         with pytest.raises(DataError, match="the connection is lost"):
             prepare(domains, bpe, DATA, folder)
     if change:
@@ -177,7 +176,7 @@ def test_what_was_tokenised_stays_where_the_source_fails(
 
 
 def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monkeypatch) -> None:
-    """Oracle: a folder where nothing ended; no text is read for the sample a second time."""
+    """Oracle: data that were prepared without an interruption. No text is sampled a second time."""
     domains = two_domains(tmp_path)
     undisturbed = prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
     with monkeypatch.context() as patch, pytest.raises(cancel.Stopped):
@@ -189,14 +188,14 @@ def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monk
 
 
 def test_it_can_be_stopped(tmp_path) -> None:
-    """In the tokenizer's sample, and in each of two domains. Oracle: a folder where nobody did."""
+    """Stops in the tokenizer's sample and in both domains. Oracle: data prepared without a stop."""
     domains = two_domains(tmp_path)
     for polls in (30, 430, 230):
         left = iter(range(polls))
         is_over = lambda left=left: next(left, None) is None  # noqa: E731
         with pytest.raises(cancel.Stopped), cancel.heed(is_over):
             prepare(domains, SMALL, DATA, tmp_path / "data")
-        # the reader's database belongs to this thread, and another could be the one to collect it
+        # now, because the reader's database may only be closed by this thread
         gc.collect()
     assert_same(
         prepare(domains, SMALL, DATA, tmp_path / "data"),
@@ -205,8 +204,8 @@ def test_it_can_be_stopped(tmp_path) -> None:
 
 
 def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> None:
-    """Oracle: the rule for stages: who is asked to stop does, who waits for none leaves what
-    another process has.
+    """Oracle: the rule for stages: a process stops when it is asked to. With `waits=False`, it
+    leaves (`Taken`) what another process is making.
     """
     tiny = TinyRuns("naive", methods.build, tmp_path)
     with pytest.raises(cancel.Stopped), cancel.heed(lambda: True):
@@ -227,8 +226,8 @@ def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> N
 
 
 def test_two_processes_at_once(tmp_path) -> None:
-    """Oracle: a process alone. The second starts while the first holds the lock, and finds the work
-    done.
+    """Oracle: data that one process prepared alone. The second starts while the first holds the
+    lock, and finds the work done.
     """
     domains = two_domains(tmp_path)
     first = child(domains, tmp_path / "data", WAIT_AT="a: tokenising")

@@ -16,8 +16,8 @@ PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding=
 
 
 def test_the_page_can_be_typed(tmp_path, monkeypatch) -> None:
-    """Oracle: the records that its own programs left: their last perplexities, and the table of the
-    command line.
+    """Oracle: the records that the page's programs leave (the last perplexities), and the table
+    that the command line writes.
     """
     tiny_suite.write(tmp_path).rename(tmp_path / "mine.toml")
     monkeypatch.chdir(tmp_path)
