@@ -36,9 +36,7 @@ NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
-    """A report whose last row has a name that must be escaped and stopped in its third stage with
-    an error.
-    """
+    """A report whose last row has a name that must be escaped, and failed in its third stage."""
     folder = tmp_path_factory.mktemp("report")
     rows = [
         ("Naive", "naive", {}),
@@ -82,8 +80,8 @@ def test_links_lead_somewhere(report):
 
 
 def test_who_cannot_see_the_page_gets_headers_and_words(report):
-    """Oracle: cells that head others say which, lines by their names; a picture says where its
-    lines end.
+    """Oracle: by hand: header cells say whether they head columns or rows. A picture's words say
+    where its lines end.
     """
     elements = tags(report)
     heads = [attributes.get("scope") for tag, attributes in elements if tag == "th"]
@@ -95,8 +93,8 @@ def test_who_cannot_see_the_page_gets_headers_and_words(report):
 
 @pytest.mark.parametrize("seeds", [2, 6])
 def test_the_page_begins_with_table_curve_and_words(tmp_path, seeds):
-    """Oracle: the order of its parts; two seeds decide nothing, which is one line that opens, and
-    six do.
+    """Oracle: the order of the page's parts. Two seeds decide nothing, so the scorecard is folded
+    into one line. Six seeds decide.
     """
     synthetic.write(tmp_path, "demo", seeds=seeds, evaluations=2)
     synthetic.report(
@@ -122,8 +120,8 @@ def test_whatever_a_user_gave_is_escaped(report):
 
 
 def test_the_page_says_what_is_missing_failed_and_unequal(report):
-    """Oracle: six of eight runs end, one is made to fail, hardware and budgets are the same; no
-    note of the audit stands below a table, too.
+    """Oracle: by hand: six of eight runs end, one fails, and hardware and budgets are equal. No
+    note of the audit is repeated below a table.
     """
     text = report.read_text(encoding="utf-8")
     assert "8 runs, 6 done, 1 failed." in text
@@ -172,8 +170,8 @@ class Words(HTMLParser):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_page_says_each_sentence_once(tmp_path, seeds):
-    """Oracle: counts of sentences: each that files of tables and figures have with their captions
-    stands once on the page.
+    """Oracle: counts of sentences: each sentence in the notes and captions of tables and figures
+    stands on the page once.
     """
     names = ["main_pretraining", "main_downstream", "trend_ap", "trend_main"]
     synthetic.write(tmp_path / "runs", "demo", seeds=seeds, evaluations=2)
@@ -200,14 +198,14 @@ def test_the_page_says_each_sentence_once(tmp_path, seeds):
 
 
 def split_sentences(text: str) -> list[str]:
-    """What ends with a full stop before a capital or a dagger."""
+    """The sentences of a text. They end with a full stop before a capital or a dagger."""
     return [sentence for sentence in re.split(r"(?<=\.)\s+(?=[A-Z†])", text.strip()) if sentence]
 
 
 @pytest.mark.parametrize("paper", [False, True])
 def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
-    """Oracle: what a suite says: its title heads the page; scorecard and printed numbers come with
-    `paper` alone.
+    """Oracle: the suite's settings: its title heads the page, and scorecard and printed numbers
+    come only with `paper`.
     """
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})])
     suite = load_suite("demo").model_copy(update={"paper": paper, "title": "Tales & <saga>"})
@@ -239,8 +237,8 @@ PATIENCE = 120.0  # seconds for an answer, on a machine that is busy
 
 
 class Browser:
-    """One page in a headless Chromium over its own protocol, with a profile below `folder`; a
-    context that ends it.
+    """One page in a headless Chromium, driven by Chromium's own protocol, with a profile below
+    `folder`. As a context manager it ends the browser.
     """
 
     def __init__(self, program: str, folder: Path) -> None:
@@ -289,7 +287,7 @@ class Browser:
         """Show a file in a window of this width, under media features like
         `prefers_color_scheme="dark"`.
 
-        `scripts`: whether those of the page may run; ours do in any case.
+        `scripts`: whether the page's scripts may run. The test's own scripts always run.
         """
         self._call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.said, self.asked = [], []
@@ -375,8 +373,8 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
 
 
 def test_without_scripts_tables_and_pictures_are_there(report, browser):
-    """Oracle: Chromium, which runs no script of the page: numbers, pictures and what opens are laid
-    out; what scripts would fill has no room, and nothing can be pressed that would do nothing.
+    """Oracle: Chromium without the page's scripts: numbers, pictures and parts that unfold are laid
+    out. Parts that only scripts fill take no room, and there are no controls that would do nothing.
     """
     browser.open(report, scripts=False)
     assert not browser.run("document.documentElement.classList.contains('explorable')")
@@ -410,8 +408,8 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
 def test_a_browser_draws_all_figures_without_complaint(report, browser, width, scheme):
     """Oracle: Chromium: nothing on the console, every image decoded and wide enough to read, no
-    sideways scrolling of the page, the asked colour scheme, nothing asked for but the page itself
-    and what it holds; printed it is light, and without what can be chosen.
+    sideways scrolling, the requested colour scheme, and no request beyond the page and what it
+    holds. Printed, the page is light and has no controls.
     """
     browser.open(report, width, prefers_color_scheme=scheme)
     browser.wait(DRAWN)
@@ -435,8 +433,8 @@ def test_a_browser_draws_all_figures_without_complaint(report, browser, width, s
 
 
 def test_curves_follow_the_keyboard(report, browser):
-    """Oracle: keys that Chromium gets, and the records: each row has four evaluations of each stage
-    that it was in.
+    """Oracle: keys that Chromium gets, and the records: each row has four evaluations per stage,
+    except that the row that failed has two in its third stage.
     """
     browser.open(report)
     browser.wait(DRAWN)
@@ -463,9 +461,9 @@ def test_curves_follow_the_keyboard(report, browser):
 
 
 def test_the_chart_names_domains_and_rows(tmp_path, browser):
-    """Oracle: the domains in their order, and each row's last AP in the records, in order and
-    apart, though three end side by side; a row whose box is off has none. Without figures there is
-    no heading of them.
+    """Oracle: the domains in their order, and each row's last AP in the records, in order. The
+    names do not overlap, though three lines end side by side. A row that is switched off has no
+    name. Without figures the page has no heading for them.
     """
     rows: list[Any] = [
         ("Naive", "naive", {}),
@@ -516,8 +514,8 @@ def test_a_line_breaks_where_a_stage_begins(tmp_path, browser):
 
 
 def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
-    """Oracle: the boxes that Chromium lays out: names of domains are as long at 320 pixels, turned
-    and apart, as at 1280; nine rows, one more than have a colour beside grey ones, have nine names.
+    """Oracle: the boxes that Chromium lays out: names of domains are as long at 320 pixels (turned,
+    and apart) as at 1280. Nine rows, the most that all have colours, have nine names.
     """
     domains = [(f"d{place}", f"A long title {place}") for place in range(5)]
     rows: list[Any] = [(f"row {place}", "naive", {}) for place in range(9)]
@@ -542,7 +540,7 @@ def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
 
 
 def test_tables_sort(report, browser):
-    """Oracle: the table's own numbers, in order. The page begins with the best by the last AP."""
+    """Oracle: the table's own numbers, sorted. A third press restores the order of the page."""
     browser.open(report)
     browser.wait(DRAWN)
     names = (

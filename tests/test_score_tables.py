@@ -32,8 +32,8 @@ def list_rows_by_ap(data: Study) -> list[str]:
 
 
 def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
-    """Oracle: the score records; the average is the mean of the row's means, for each pre-training
-    seed; the rows stand as in the table of perplexities.
+    """Oracle: the score records. The average is the mean of the row's means, for each pre-training
+    seed. The rows have the order of the table of perplexities.
     """
     data = study(tmp_path, seeds=3)
     table = load("main_downstream").build(data)
@@ -60,8 +60,8 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
 
 
 def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
-    """Oracle: two baselines by hand, of which the models have one's window; the other was recorded
-    later.
+    """Oracle: by hand: of two baselines with a window, the table shows the one that has the models'
+    window, though the other was recorded later.
     """
     words = [
         line for line in study(tmp_path, seeds=1).runs[0].baselines if line.name == "bag of words"
@@ -83,8 +83,8 @@ def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
 def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_place_without_it(
     tmp_path,
 ):
-    """Oracle: every fine-tuned score again as that of a probe, a tenth higher, of one seed. No
-    claim of the paper's is judged by probes, and none of its numbers stands beside them.
+    """Oracle: by hand: each score of the first fine-tuning seed again as a probe's, 0.1 higher.
+    Probes judge no claim of the paper, and no number of the paper stands beside them.
     """
     data = study(tmp_path, seeds=2)
     before, prompts = (load(name).build(data) for name in ("main_downstream", "prompt_finetuning"))
@@ -123,7 +123,7 @@ def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_plac
 
 
 def test_a_task_of_no_domain_has_a_column_that_is_in_no_average(tmp_path):
-    """Oracle: scores by hand, beside fine-tuned ones; the other columns as they are without it."""
+    """Oracle: by hand: probes' scores of 0.4 in the task's column. Other columns stay the same."""
     data = study(tmp_path, seeds=1)
     before = load("main_downstream").build(data)
     of_all = {"task": "which", "domain": "", "protocol": "linear_probe", "metric": "accuracy"}
@@ -163,8 +163,8 @@ def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
 
 
 def test_models_that_are_never_scored_have_no_cells(tmp_path):
-    """Oracle: by hand: a suite scores its last models alone, of which one is not there yet; another
-    all.
+    """Oracle: by hand: one suite scores only its last models, of which only ER's is there. Another
+    suite scores all models.
     """
     data = study(tmp_path, seeds=1)
     for run in data.runs:
@@ -182,8 +182,8 @@ def test_models_that_are_never_scored_have_no_cells(tmp_path):
 
 
 def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_path):
-    """Oracle: the scores of the four other domains; nothing is said to be measured yet, in no
-    table, figure or claim. A suite without tasks says so.
+    """Oracle: the scores of the four other domains. No table, figure or claim calls a score "not
+    measured yet". A suite without tasks has only the average's column.
     """
     data = study(tmp_path, seeds=2)
     for run in data.runs:

@@ -27,7 +27,7 @@ from benchmark.training.run import Run
 from benchmark.training.shards import Shards, take_local_part
 from tests.support.record_lines import read_stage_lines
 
-# of each the architecture and the training: growth and memory, moments and a branch, a teacher
+# architecture and training per method: growth and memory, moments and a branch, a teacher
 TRIED: dict[str, tuple[str, dict[str, Any]]] = {
     "elle": ("llama", {"max_grad_norm": 0.5}),
     "infinite_lr": ("gpt", {"batch_size": 20}),
@@ -62,11 +62,10 @@ def _train_until_stopped_twice(folder: Path) -> None:
 
 
 def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
-    """Oracle: a process that shards nothing and is not stopped: the weights to 1e-6, in double
-    precision.
+    """Oracle: one process without shards or stops: the weights to 1e-6, in double precision.
 
-    Two processes, each of which holds half of the weights by counting, are stopped in a stage and
-    go on, are stopped in the next, and one ends it alone.
+    Two processes each hold about half of the weights, by counting. They are stopped in the second
+    stage, go on, and are stopped in the third stage, which one process ends alone.
     """
     torch.set_default_dtype(torch.float64)
     try:
@@ -103,8 +102,8 @@ def model() -> LanguageModel:
 
 
 def test_a_block_computes_again_in_the_backward_pass() -> None:
-    """Oracle: the calls of its feed-forward network; and the gradients of a model that keeps what
-    it has computed.
+    """Oracle: by hand: the feed-forward network is called twice. The gradients are those of a model
+    that keeps its activations.
     """
     plain, calls = model(), []
     shards = Shards(plain, ALONE)
@@ -122,7 +121,7 @@ def test_a_block_computes_again_in_the_backward_pass() -> None:
 def test_shards_on_a_gpu_without_bf16_compute_in_fp32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
+    """Oracle: the rule: shards refuse fp16, so `precision = "auto"` gives them fp32."""
     monkeypatch.setattr("benchmark.training.run.choose_precision", lambda *arguments: "fp16")
     run = tiny_of("naive", tmp_path).make_run(make_tiny_config("naive", shard=True), "run")
     run.train()

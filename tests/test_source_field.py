@@ -66,7 +66,7 @@ def test_a_book_in_several_records_is_in_one_split(tmp_path: Path, name: str, hu
 
 
 def test_records_of_a_book_count_as_one_validation_document(tmp_path: Path) -> None:
-    """Oracle: by hand: validation documents i and i + 2 are of one book, and null is of none."""
+    """Oracle: by hand: documents 0 and 2 share a book, 1 and 3 another, and null or "" is none."""
     train = tmp_path / "train.jsonl"
     write_records(train)
     books = ["x", "y", "x", "y", None, None, ""]
@@ -79,7 +79,7 @@ def test_records_of_a_book_count_as_one_validation_document(tmp_path: Path) -> N
 
 
 def test_a_record_without_the_field_is_broken(tmp_path: Path) -> None:
-    """Oracle: the line without it, and the fields that it has."""
+    """Oracle: by hand: the error names the line, the missing field, and the record's fields."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one", "meta": {"book": 1}}\n{"text": "two", "meta": {}}\n')
     domain = Domain(name="a", train=(str(path),), source_field="meta.book")

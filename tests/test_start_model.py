@@ -57,8 +57,8 @@ STARTED = ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_larg
     ],
 )
 def test_methods_begin_with_the_model(tiny_folder: Path, method: str, kind: str) -> None:
-    """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are
-    loaded back.
+    """Oracles: the start model's own perplexity (in the records), the requested sizes, and the
+    perplexity of the last model when it is loaded again.
     """
     start = published(tiny_folder / "start", kind)
     tiny = TinyRuns(method, methods.build, tiny_folder)
@@ -78,14 +78,14 @@ def test_methods_begin_with_the_model(tiny_folder: Path, method: str, kind: str)
         records.matrix[-1].perplexity, rel=1e-6
     )
     first = run.store.stage_folder(run.keys[0]) / "model"
-    assert not run.config.tokenizer_note  # none is trained, so no domain changes it
+    assert not run.config.tokenizer_note  # no tokenizer is trained, so no domain changes it
     tokenizer = AutoTokenizer.from_pretrained(first)
     assert tokenizer.convert_tokens_to_ids("<domain:json>") == run.corpus.text_vocabulary
     assert tokenizer.bos_token == AutoTokenizer.from_pretrained(start).bos_token
 
 
 def test_a_study_holds_what_the_untouched_model_measured(tiny_folder: Path) -> None:
-    """Oracle: what the run itself recorded of it."""
+    """Oracle: the run's own record of the start model's perplexities."""
     run = TinyRuns("naive", methods.build, tiny_folder).make_run(
         config_of("naive", published(tiny_folder / "start", "gpt")), "runs"
     )
@@ -122,8 +122,8 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tiny_folder: Pa
 
 
 def test_masked_models_meet_no_rows_without_a_token(tiny_folder: Path) -> None:
-    """Oracle: the tokenizer's largest id, by its library: the seven rows beyond are no text's. Of a
-    saved model, whose tokenizer has tokens for them too, it is the same.
+    """Oracle: the tokenizer's largest id, by its library: the seven embedding rows beyond it belong
+    to no text. A saved model, whose tokenizer has tokens for them too, keeps the same largest id.
     """
     start = published(tiny_folder / "start", "bert")
     run = TinyRuns("naive", methods.build, tiny_folder).make_run(config_of("naive", start), "store")
@@ -139,7 +139,7 @@ def test_masked_models_meet_no_rows_without_a_token(tiny_folder: Path) -> None:
 
 
 def test_the_key_holds_the_model_and_not_where_it_lies(tiny_folder: Path) -> None:
-    """Oracle: the same files in another folder; then one weight differs."""
+    """Oracle: the same files in another folder have the same keys, two layers have others."""
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     here, there = (published(tiny_folder / name, "gpt") for name in ("here", "there"))
     other = published(tiny_folder / "other", "gpt", n_layer=2)
@@ -151,15 +151,15 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tiny_folder: Path) -> Non
 
 
 def flip(file: Path) -> None:
-    """Flip a bit in the last eighth of a file: of weights, among the numbers."""
+    """Flip a bit in the last eighth of a file. In a file of weights, it is a bit of a weight."""
     content = bytearray(file.read_bytes())
     content[len(content) * 7 // 8] ^= 1
     file.write_bytes(content)
 
 
 def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: Path) -> None:
-    """Oracle: one bit of its weights, which no library minds; put back, it is the model that was
-    planned with.
+    """Oracle: by hand: one bit of a weight is flipped, which no library notices. With the bit
+    flipped back, the model loads.
     """
     folder = published(tmp_path / "start", "gpt")
     start = config_of("naive", folder).start
@@ -196,7 +196,7 @@ def test_what_cannot_be_started_from_is_said_before_anything_is_trained(
 
 @pytest.mark.parametrize("family", RMS_FAMILIES)
 def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_path: Path) -> None:
-    """Oracle: growth, which refuses a width that would part them."""
+    """Oracle: growth, which refuses a width that would separate such heads."""
     model = network(family, width=32, max_position_embeddings=42)
     model.save_pretrained(tmp_path / "start")
     ladder = config_of(
@@ -257,8 +257,8 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_trained(
 
 
 def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: what a stand-in for it was asked; jobs find the copy, which is known by its commit,
-    without a network.
+    """Oracle: the requests to a stand-in for the Hub. The copy is identified by its commit, and
+    jobs find it without a network.
     """
     copy, fetched, offline = tmp_path / "snapshots" / "c0ffee", [], True
 
@@ -305,8 +305,8 @@ def test_a_model_behind_a_licence_is_told_with_the_cure(monkeypatch: pytest.Monk
 
 
 def test_a_start_model_that_is_gone_or_another_is_said(tmp_path: Path, capsys) -> None:
-    """Oracle: the table of the finished run, which is the same once its start model is gone. Of
-    another model in the same folder nothing is shown, and it is said that it is another.
+    """Oracle: the table of the finished run, which stays the same when its start model is gone.
+    With another model in the same folder, no numbers are shown, and the output says why.
     """
     start = published(tmp_path / "start", "gpt")
     suite = tiny_suite.write(tmp_path)

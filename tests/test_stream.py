@@ -23,7 +23,7 @@ from tests.support.texts import draw, tiny_corpus
 
 DATA = Data(
     sequence_length=18, memory_tokens=160
-)  # rows of 16 text tokens, 10 rows of memory a domain
+)  # rows of 16 text tokens, 10 rows of memory per domain
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def test_shuffled_is_a_permutation() -> None:
 
 
 def test_random_numbers_stay_the_same() -> None:
-    """What was trained hangs on them. Oracle: what the first version gave, which took all counters
-    for arrays; and that a number is an array of one, wherever it stands among the counters,
-    negative or beyond 32 bits too.
+    """Results depend on these numbers. Oracle: the numbers of the first version, which took all
+    counters as arrays, and an identity: a number equals an array of one element, at any place among
+    the counters, also if negative or beyond 32 bits.
     """
     assert list(draw_bits(3, 1, 0, 2, np.arange(2))) == [9280051629230105959, 13419328740998678981]
     assert int(draw_bits(7, 5000)) == 13925461807964534033
@@ -68,7 +68,7 @@ def test_random_numbers_stay_the_same() -> None:
     ],  # round(0.5) is 0, round(9.5) 10
 )
 def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str) -> None:
-    """Oracle: rounding by hand; twenty times the rows hold it."""
+    """Oracle: rounding by hand. A batch with twenty times the rows can hold the share."""
     with pytest.raises(ConfigError, match=rf"batch of {batch_size} sequences .*\b{what}\b"):
         count_sequences_of_share(share, batch_size, "memory")
     assert 0 < count_sequences_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
@@ -122,9 +122,9 @@ def test_an_epoch_sees_every_block_once(corpus) -> None:
     ("masked", "expected"), [(False, "4d74edbd4596533c"), (True, "cdf7a9155868af91")]
 )
 def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
-    """What was trained hangs on them. Oracle: a hash of what the first version gave, which shuffled
-    each row anew and read it from the file; steps in the middle of epochs and of what is shuffled
-    at once, at their ends, and again. It read whole rows of validation text alone.
+    """Results depend on batches. Oracle: a hash of the first version's batches. It shuffled each
+    row separately, read it from the file, and read only whole rows of validation text. Steps lie
+    within epochs and parts that are shuffled at once, at their ends, and one step is drawn twice.
     """
     stream, seen = Stream(corpus, DATA, masked, seed=5), hashlib.sha256()
     domains: tuple[Literal["new", "previous", "seen"], ...] = ("new", "previous", "seen")
@@ -144,8 +144,8 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
 
 
 def test_masks(corpus) -> None:
-    """Oracle: BERT's recipe: round(0.15 N) positions a row, of these 80% <mask>, 10% random, 10%
-    kept.
+    """Oracle: BERT's recipe: round(0.15 N) positions per row, of which 80% become <mask>, 10%
+    random, and 10% are kept.
     """
     data = replace_length(DATA, 102)
     stream = Stream(corpus, data, masked=True, seed=0)
@@ -162,8 +162,8 @@ def test_masks(corpus) -> None:
 
 
 def test_gpt_predicts_every_text_token(corpus) -> None:
-    """Identity: a decoder's targets are its row without the first token, at 16 positions in their
-    order.
+    """Oracle: an identity: a decoder's targets are its row without the first token, at 16 positions
+    in their order.
     """
     batch = draw(Stream(corpus, DATA, masked=False, seed=0), 0, Phase("adapt"), 0, 0, 3, range(3))
     assert torch.equal(batch.tokens[:, 1:], batch.targets)
@@ -171,8 +171,8 @@ def test_gpt_predicts_every_text_token(corpus) -> None:
 
 
 def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
-    """Identity: another seed reads the same batch, and the second of two processes every other row
-    of it.
+    """Oracle: an identity: another seed reads the same batch, and the second of two processes reads
+    every other row of it.
     """
     first, second = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
     whole = next(first.read_validation(1, sequences=6))

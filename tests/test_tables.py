@@ -93,8 +93,8 @@ def test_missing_cells_say_which_command_fills_them(tmp_path):
 
 
 def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
-    """Oracle: one row trains in its last two stages only: three stages without AP, and no AP+ has
-    all it needs.
+    """Oracle: by hand: one row trains only in its last two stages, so three stages have no AP, and
+    every AP+ lacks a value that it needs.
     """
     data = study(tmp_path)
     for run in data.runs:
@@ -114,8 +114,9 @@ def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
 
 @pytest.mark.parametrize("name", ["main_pretraining", "main_downstream"])
 def test_a_number_of_few_seeds_is_marked_where_it_stands(tmp_path, name):
-    """Oracle: two of ER's three seeds and one of MAS' are taken away, so all their numbers and no
-    others are of one and of two; fine-tuning seeds and rows that do not compete do not count.
+    """Oracle: by hand: two of ER's three seeds and one of MAS's are taken away, so ER's numbers are
+    of one seed, MAS's of two, and no others are marked. Fine-tuning seeds do not count, nor rows
+    that do not compete.
     """
     left = {"ER": 1, "MAS": 2}
     runs = [run for run in study(tmp_path, seeds=3).runs if run.seed < left.get(run.row, 3)]
@@ -165,8 +166,8 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
 
 
 def test_a_row_that_spends_the_same_in_other_stages_has_one_note(tmp_path):
-    """Oracle: the sum of what is charged, by hand: four stages' budgets in the last, or five, which
-    is more.
+    """Oracle: by hand, the sum of charged seconds: the last stage spends the budget of four stages,
+    so that the sum stays the same, or of five, so that it is larger.
     """
 
     def spend_late(times):
@@ -186,8 +187,8 @@ def test_a_row_that_spends_the_same_in_other_stages_has_one_note(tmp_path):
 
 
 def test_one_note_tells_of_kept_near_copies(tmp_path):
-    """Oracle: by hand: 3 validation documents, and of the test examples 15 of one task and 3 of
-    another. Without any nobody is told.
+    """Oracle: by hand: 3 validation documents, and 15 test examples of one task and 3 of another.
+    Without near copies there is no note.
     """
     data = study(tmp_path, seeds=2)
     names = ("main_pretraining", "lifelong_metrics", "units", "main_downstream")
@@ -209,7 +210,7 @@ def test_one_note_tells_of_kept_near_copies(tmp_path):
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
-    """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery; what was
+    """Oracle: the synthetic ladder, 60 s per stage, and a fifth of 100 steps in recovery. What was
     measured with one seed is marked.
     """
     (block,) = load("architectures").build(study(tmp_path)).blocks
@@ -285,8 +286,8 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     ],
 )
 def test_a_suite_that_extends_one_of_the_papers_is_held_against_that(content, printed, tmp_path):
-    """Oracle: by hand: the nearest suite that the paper prints numbers of, whatever the file's own
-    name.
+    """Oracle: by hand: the nearest extended suite for which the paper prints numbers, whatever the
+    file's own name.
     """
     (tmp_path / "bert_base.toml").write_text(f"{content}\n")
     suite = load_suite(str(tmp_path / "bert_base.toml"))
@@ -350,15 +351,15 @@ def small_table(text: str = "Naive") -> Table:
         ([(3, 4), (1, 2), (5, 6)], True, 1),
         ([(3, 4), (1, 2), (5, 6)], False, 2),
         ([(3, 4), (1, 3), (5, 6)], True, None),  # one seed is no better than one of another row
-        ([(3,), (1,), (5,)], True, None),  # of one seed
-        ([(3, 4), (1, 1), (5, 6)], True, None),  # what all seeds share, by construction
-        ([(1, 2), (1, 2)], True, None),  # what rows share
-        ([(-1, -2), (3, 4), (5, 6)], True, 1),  # negative here: it does not compete, and is worse
-        ([(-6, -7), (3, 4), (1, 2)], False, None),  # and is better
+        ([(3,), (1,), (5,)], True, None),  # one seed decides nothing
+        ([(3, 4), (1, 1), (5, 6)], True, None),  # equal for all seeds, by construction
+        ([(1, 2), (1, 2)], True, None),  # equal rows
+        ([(-1, -2), (3, 4), (5, 6)], True, 1),  # negative: does not compete, is worse
+        ([(-6, -7), (3, 4), (1, 2)], False, None),  # negative: does not compete, is better
     ],
 )
 def test_a_row_is_the_best_where_its_seeds_decide(seeds, lower, expected):
-    """Oracle: by hand: each seed of the row is better than each of every other row."""
+    """Oracle: by hand: each seed of the best row is better than each seed of every other row."""
     rows = []
     for values in seeds:
         competes = min(values) > 0
@@ -430,8 +431,8 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
 
 
 def test_an_unknown_entry_is_refused_with_the_nearest(monkeypatch):
-    """Oracle: the message holds the bad name and the nearest, and can be read, though there be a
-    hundred more.
+    """Oracle: by hand: the message names the bad and the nearest name, and stays short though there
+    are a hundred others.
     """
     monkeypatch.setattr(
         catalogue,
@@ -454,8 +455,8 @@ def test_entries_have_what_a_reader_needs():
 
 
 def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
-    """Oracle: the cells of the Markdown, without what that escapes: plain columns, apart by two
-    blanks or more.
+    """Oracle: the cells of the Markdown without its escapes, in plain columns that are at least two
+    blanks apart.
     """
     table = small_table("L1_D16 *x* [bold]")
     columns = tuple(
@@ -488,7 +489,7 @@ def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx"])
 def test_no_cell_of_a_csv_is_a_formula(name):
-    """By OWASP's list of what spreadsheets compute, in names and texts. Numbers stay."""
+    """Oracle: OWASP's list of what spreadsheets compute, in names and texts. Numbers stay."""
     column = Column(name, name)
     rows = (
         TableRow(name, (Cell(text=name),)),

@@ -29,8 +29,8 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> None:
-    """Oracle: the documents themselves, in their order, none in both halves; several batches in
-    several threads.
+    """Oracle: the documents themselves, in their order, none both in training and validation text.
+    They are encoded in several batches, by several threads.
     """
     monkeypatch.setattr("benchmark.data.tokenizer.BATCH", 3)
     tokenizer = Tokenizer(folder=str(gpt2_files(tmp_path / "bpe"))) if loaded else SMALL
@@ -96,8 +96,8 @@ def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> Non
 
 
 def test_tokenizer_folders_that_cannot_be_used(tmp_path) -> None:
-    """By hand: no JSON, one token alone, a vocabulary without a merged token, and a folder that is
-    not there.
+    """By hand: no JSON, a single token, a vocabulary without a merged token, and a folder that does
+    not exist.
     """
     folder = gpt2_files(tmp_path / "bpe")
     entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ def test_tokenizer_folders_that_cannot_be_used(tmp_path) -> None:
 
 @pytest.mark.parametrize(("extra", "dtype"), [(0, np.uint16), (70_000, np.uint32)])
 def test_16_bits_where_the_vocabulary_allows(tmp_path, extra: int, dtype: type) -> None:
-    """Oracle: the text, of ids that all lie above 65,536 in the second case."""
+    """Oracle: the text itself. In the second case all its ids lie above 65,536."""
     corpus = prepare(
         two_domains(tmp_path),
         Tokenizer(folder=str(gpt2_files(tmp_path / "bpe", extra))),
@@ -154,7 +154,7 @@ def test_training_a_tokenizer_is_repeatable(tmp_path) -> None:
 
 
 def test_the_tokenizer_learns_from_the_named_domains_only(tmp_path) -> None:
-    """Oracle: words that stand in one domain only are single tokens or not."""
+    """By hand: a domain's own word is a single token only if the tokenizer learns from it."""
     domains = two_domains(tmp_path)
     of_b = prepare(domains, Tokenizer(vocabulary=300, domains=("b",)), DATA, tmp_path / "data")
     assert of_b.tokenizer.token_to_id("Ġother") is not None
@@ -165,8 +165,8 @@ def test_the_tokenizer_learns_from_the_named_domains_only(tmp_path) -> None:
 
 
 def test_limits_on_tokens(tmp_path) -> None:
-    """Oracles: the first tokens of the whole training text; validation documents from all over,
-    each whole but one.
+    """Oracles: the first tokens of the whole training text. Validation documents come from all
+    parts of the domain, and all except one are whole.
     """
     texts = [f"document {i}" for i in range(2000)]
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
@@ -198,8 +198,8 @@ def test_limits_on_tokens(tmp_path) -> None:
 
 
 def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
-    """Oracle: the documents in the order of their hash until they have so many bytes; their own
-    bytes, whole.
+    """Oracle: whole documents in the order of their hash until they have 3,000 bytes, counted in
+    the documents themselves.
     """
     texts = [f"Document {i}: {'à la carte ' * (i % 7)}" for i in range(2000)]
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
@@ -228,8 +228,8 @@ def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
 
 
 def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> None:
-    """Oracle: by hand, from the documents in their order: those for validation before so many
-    bytes, and two a document, of training text; and all of validation files.
+    """Oracle: by hand: the validation documents that come before 5,000 bytes of training text, with
+    two bytes more per document. Validation files are read whole.
     """
     texts = [f"Document {i}: {'à la carte ' * (i % 7)}" for i in range(2000)]
     place, data = (
@@ -258,9 +258,7 @@ def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> N
 
 
 def word_pieces(folder: Path, texts: list[str]) -> Path:
-    """The folder of a published model with a tokenizer as BERT's, which knows no case and no
-    accents.
-    """
+    """Write a published model whose tokenizer ignores case and accents, as BERT's, to `folder`."""
     saved = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     saved.normalizer = tokenizers.normalizers.BertNormalizer()
     saved.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -323,8 +321,8 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
 
 @pytest.mark.parametrize("pages", [False, True])
 def test_documents_that_were_cut_from_one_text_are_known(tmp_path, monkeypatch, pages) -> None:
-    """By hand: a novel in one record or file that is cut into pieces is one source; records of
-    their own, and parts between blank lines where these are asked for, are each one.
+    """By hand: all pieces of a novel in one record or file are one source. Each other record is
+    one, and so is each part between blank lines if `cut_at_blank_lines` is set.
     """
     monkeypatch.setattr("benchmark.data.documents.LONGEST_DOCUMENT", 400)
     monkeypatch.setattr("benchmark.data.documents.PIECE", 100)

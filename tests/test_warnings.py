@@ -1,4 +1,4 @@
-"""What is said before the numbers of a report: rows that counts beat, and what is not there."""
+"""Warnings before the numbers of a report: rows that counting beats, and missing records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def make_study(folder: Path, unigram: float) -> Study:
-    """Three rows of two seeds and two domains, beside unigram distributions of one perplexity."""
+    """Three rows with two seeds and two domains, whose unigram perplexity is `unigram`."""
     data = synthetic.study(folder, rows=ROWS, stages=2)
     for run in data.runs:
         run.line.unigram = {"wb": unigram, "ns": unigram}
@@ -29,9 +29,9 @@ def make_study(folder: Path, unigram: float) -> Study:
 
 @pytest.mark.parametrize("worse", [[], ["Naive"], ["Naive", "ER"], ["Naive", "ER", "ELLE"]])
 def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None:
-    """Oracle: the recorded APs after the last domain, by hand: a unigram perplexity is put just
-    below that of the best row that is to be named. Tables name the row with both numbers before
-    their first line, the page before its first table, and "Best" says none where no row is below.
+    """Oracle: by hand, from the recorded APs after the last domain: the unigram perplexity is just
+    below the AP of the best row that must be named. Tables name these rows with both numbers before
+    their first line, the page before its first table. "Best" says none if all rows are named.
     """
     ends = make_study(tmp_path, 1e6).ends
     ap = ends[ends["stage"] == 1].groupby("row")["ap"].mean()
@@ -60,8 +60,8 @@ def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None
 
 
 def test_no_row_is_the_best_of_a_column_in_which_counting_wins(tmp_path) -> None:
-    """Oracle: by hand: with a unigram perplexity of 1 the AP columns have no best; with 300 each
-    has one.
+    """Oracle: by hand: with a unigram perplexity of 1 the last AP column has no best row, with 300
+    it has one.
     """
     for unigram, expected in ((1.0, False), (300.0, True)):
         table = synthetic.load("main_pretraining").build(make_study(tmp_path, unigram))
@@ -70,9 +70,9 @@ def test_no_row_is_the_best_of_a_column_in_which_counting_wins(tmp_path) -> None
 
 
 def test_a_task_in_which_counting_words_wins_is_said_first(tmp_path) -> None:
-    """Oracle: by hand: words win on the first task against all rows, on the second against those
-    whose recorded mean is not above theirs; then the first column has no best, and the score table
-    begins with that.
+    """Oracle: by hand: counting words beats all rows on the first task, and on the second the rows
+    whose recorded mean is not higher. Then the first column has no best row, and the table of
+    scores begins with the warning.
     """
     data = synthetic.study(tmp_path, rows=ROWS, stages=2)
     assert not warn_of_baselines(data)
