@@ -1,12 +1,12 @@
-"""What is known of a GPU only once one was there, in one command of at most eight minutes.
+"""What only a machine with a GPU can show, in one command of at most eight minutes.
 
 python -m tests.tools.gpu_check [--name NAME] [--stand-in]
 
-Each part is a process of its own with a limit of its own, and has what earlier ones left of theirs:
-one that fails, or takes too long, costs the others nothing. docs/gpu_results/NAME.json holds what
-came out, and tests/TRIALS.md a table of all files there. `--stand-in` does all of it with tiny
-models, on the device of tests/support/other_device.py, or on the CPU where that cannot serve;
-nothing of it is kept.
+Each part is a process of its own with its own time limit, plus the time that earlier parts left. If
+a part fails or takes too long, the others lose nothing. docs/gpu_results/NAME.json holds the
+results, and tests/TRIALS.md a table of all files there. `--stand-in` does all parts with tiny
+models, on the device of tests/support/other_device.py, or on the CPU if that device cannot serve.
+It keeps no results.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large what is timed is."""
+    """The sizes of the models and texts that are timed."""
 
     layers: int = 12
     width: int = 768
@@ -115,8 +115,8 @@ class Place:
         return TinyRuns(method, methods.build, self.folder / "tiny")
 
     def config(self, method: str, architecture: str = "bert") -> RunConfig:
-        """A run of two stages at the scale of the place, the second of a larger model where a
-        method grows.
+        """A run of two stages at the scale of the place. If the method grows, the second stage has
+        a larger model.
         """
         scale, small = self.scale, make_tiny_config(method, architecture)
         content = small.model_dump(mode="json")
@@ -137,7 +137,7 @@ class Place:
 
 
 def describe_machine(place: Place) -> Figures:
-    """What computes, and with what."""
+    """The GPUs, and the versions of torch and of the code. Raises UserError without a GPU."""
     device, count = place.device, find_accelerators()[1]
     figures: Figures = {
         "device": name_device(device),
@@ -164,7 +164,7 @@ def describe_machine(place: Place) -> Figures:
 
 
 def prepare_text(place: Place) -> Figures:
-    """The text of the parts that follow, so that their time is training's."""
+    """Prepare the text of later parts, so that these parts spend their time on training."""
     corpora = [
         train(place, place.config("naive", kind), "text", None).corpus for kind in ("bert", "gpt")
     ]
@@ -173,7 +173,7 @@ def prepare_text(place: Place) -> Figures:
 
 
 def compare_methods_with_the_cpu(place: Place) -> Figures:
-    """Train two stages of each method: by how much weights differ from the CPU's, in float64."""
+    """Train two stages of each method here and on the CPU, and compare the weights, in float64."""
     torch.set_default_dtype(torch.float64)
     worst: dict[str, float | str] = {}
     names = COSTS if place.stand_in else methods.list_names()
@@ -195,10 +195,10 @@ def compare_methods_with_the_cpu(place: Place) -> Figures:
 def judge_weights(
     worst: Mapping[str, float | str], tolerance: float, left_out: Sequence[str] = ()
 ) -> Figures:
-    """The figures of a comparison of methods, `worst`: a number is by how much weights differ, a
-    text is an error.
+    """The figures of a comparison: for each method, `worst` has the largest difference of weights,
+    or the text of an error.
 
-    They are right where no number is above `tolerance`, no method failed and none was left out.
+    The figures are `ok` if no number is above `tolerance`, no method failed and none was left out.
     """
     equal = {
         name: value
@@ -221,10 +221,10 @@ def judge_weights(
 
 
 def go_on_after_kills(place: Place, precision: str) -> Figures:
-    """ELLE, killed in three steps: by how much its weights differ from those of a run that was not,
-    and those from the weights of the same run again; in fp16, by GradScaler, also by how much its
-    perplexities differ from fp32's. A checkpoint cannot hold tensors of the tests' device: the CPU
-    stands in.
+    """Kill ELLE in three steps, and compare its weights with those of an undisturbed run.
+
+    Two undisturbed runs are compared too. fp16, with GradScaler, is also compared with fp32, by
+    perplexities. A checkpoint cannot hold tensors of the tests' device, so the CPU stands in.
     """
     tiny, world = place.tiny("elle"), World(0, 1, CPU) if place.stand_in else place.world
     first, again = (
@@ -258,7 +258,7 @@ def go_on_after_kills(place: Place, precision: str) -> Figures:
 
 
 def compare_compiled_with_eager(place: Place) -> Figures:
-    """ELLE under torch.compile: by how much the weights differ from the eager ones."""
+    """Train ELLE with torch.compile and without, and compare the weights."""
     world, backend = (World(0, 1, CPU), "aot_eager") if place.stand_in else (place.world, True)
     eager = train_two_stages(place.tiny("elle"), world, "eager")
     differs = find_difference(
@@ -273,8 +273,8 @@ def compare_compiled_with_eager(place: Place) -> Figures:
 
 
 def time_beside_the_trainer(place: Place, architecture: str) -> Figures:
-    """Tokens a second of Naive's first stage beside Trainer's, in turns: the same model, batch and
-    text.
+    """Tokens per second of Naive's first stage and of transformers' Trainer, measured in turns with
+    the same model, batch and text.
     """
     ours, theirs = list[float](), list[float]()
     memory: Figures = {}
@@ -310,9 +310,9 @@ def give_corpus(corpus: Corpus, config: RunConfig) -> Corpus:
 
 
 def time_steps_of_methods(place: Place) -> Figures:
-    """What a step of each method costs, by `speed`, and the most memory that it and a step of
-    Naive's take. The matrix product that `speed` times is one for a GPU: without one the CPU stands
-    in, and two methods.
+    """The cost of a step of each method, measured by `speed`, and the peak memory of this step and
+    a step of Naive. The matrix product that `speed` times is made for a GPU, so the stand-in is the
+    CPU, with two methods.
     """
     place, names = (replace(place, device=CPU), COSTS[:2]) if place.stand_in else (place, COSTS)
     costs: list[Figures] = []
@@ -339,8 +339,8 @@ def time_steps_of_methods(place: Place) -> Figures:
 
 
 def run_side_by_side(place: Place) -> Figures:
-    """Two runs one after the other, and at a time on one device: seconds, and whether they come to
-    the same.
+    """Train two runs one after the other, then at the same time on one device, and compare seconds
+    and perplexities.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[
         0
@@ -358,8 +358,8 @@ def run_side_by_side(place: Place) -> Figures:
 
 
 def measure_memory(place: Place) -> Figures:
-    """Two training steps at the sizes of OLMo 2 1B with random weights, eight rows of 1,024 tokens:
-    the peak of memory beside what `estimate_memory` computes, in GiB.
+    """Take two training steps at the sizes of OLMo 2 1B with random weights, eight rows of 1,024
+    tokens, and compare the peak of memory with what `estimate_memory` computes, in GiB.
     """
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     vocabulary, rows, columns = 300, 2, 16
@@ -403,9 +403,9 @@ def measure_memory(place: Place) -> Figures:
 
 
 def run_processes_together(place: Place) -> Figures:
-    """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one
-    GPU: what they come to. Shards do not go with fp16. For the tests' device two processes on the
-    CPU stand in.
+    """Train a run on all GPUs of the machine, and one with its model sharded over them, and compare
+    both with a run on one GPU. Shards do not work with fp16. Instead of the tests' device, two
+    processes on the CPU stand in.
     """
     count = 2 if place.stand_in else find_accelerators()[1]
     if count < 2:
@@ -496,7 +496,7 @@ def forget_memory(place: Place) -> None:
 
 
 def read_peak_memory(place: Place) -> int | None:
-    """Bytes."""
+    """The peak of memory in bytes, None for the stand-in."""
     return None if place.stand_in else int(torch.accelerator.max_memory_allocated())
 
 
@@ -536,7 +536,7 @@ amount = {steps}
 
 
 def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> None:
-    """`run_all.py run` on a suite of some rows, on folders of its own but for the text."""
+    """Run `run_all.py run` on a suite of these rows, in its own folders except for the text."""
     suite, runs = place.folder / "gpu_check.toml", place.folder / store
     values = asdict(place.scale) | {
         "packages": json.dumps(place.scale.packages),
@@ -574,8 +574,8 @@ def read_last_evaluations(place: Place, store: str) -> dict[str, EvaluationLine]
 def compare_perplexities(
     pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures
 ) -> Figures:
-    """Figures, and by how much the perplexities of pairs of runs differ, as a share, after other
-    words on both.
+    """Add to `figures` the largest difference of perplexities in pairs of runs, as a share, and
+    describe it after `words`.
     """
     values = [
         (mine.perplexity[name], value)
@@ -595,7 +595,7 @@ def compare_perplexities(
 
 
 def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> None:
-    """A part in this process, into `folder/figures.json`. Whatever goes wrong is in its figures."""
+    """Do a part in this process, and write its figures, or its error, to `folder/figures.json`."""
     began = time.monotonic()
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
@@ -617,11 +617,11 @@ def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> None:
 
 
 def do_in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> Figures:
-    """A part in a process of its own, which is killed, with all that it has started, when its time
-    is over.
+    """Do a part in a process of its own. When its time is over, the process and all that it has
+    started are killed.
 
-    It is a fork, as to import torch takes long; so this process asks no driver of a GPU, which
-    would not serve both.
+    The process is a fork, because importing torch takes long. So this process must not use the
+    driver of a GPU, which cannot serve both.
     """
     out = folder / "figures.json"
     out.unlink(missing_ok=True)
@@ -644,7 +644,7 @@ def do_in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> 
 
 
 def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
-    """Do all parts, and write after each of them what came out so far."""
+    """Do all parts, and write the results so far after each part."""
     ends, parts = time.monotonic(), dict[str, Figures]()
     with tempfile.TemporaryDirectory() as folder:
         for part, (_, most) in PARTS.items():
@@ -672,7 +672,7 @@ def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
 
 
 def describe_outcome(figures: Mapping[str, Any]) -> str:
-    """What a part came to, in a few words."""
+    """The outcome of a part in a few words."""
     words = str(figures.get("said") or figures.get("error", ""))
     return words.splitlines()[0][:600].replace("|", "/") if words else ""
 
