@@ -60,7 +60,6 @@ from tests.support.suite_folder import (
 DISTURBED = 1 / 3
 SILENCE = 3.0  # seconds
 SIDE_BY_SIDE = 2  # runs of a job that has several
-PATIENCE = 600.0  # seconds for what is left at the end
 REFUSED = 2  # the exit status of `run` if Slurm took no job
 STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
 METHODS = ("paced", "paced", "paced_elle")
