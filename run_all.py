@@ -183,7 +183,7 @@ def cancel(options: argparse.Namespace) -> int:
         return say(["no jobs to end; Ctrl-C ends what runs here"])
     return say(
         [
-            f"ended {len(jobs)} jobs; `python run_all.py run {suite.called}` "
+            f"ended {len(jobs)} jobs; `python run_all.py run {suite.command_arguments}` "
             "(with --executor as before) goes on from their checkpoints"
         ]
     )

@@ -78,7 +78,7 @@ def find_study_folder(suite: Suite) -> Path | None:
 
     None if the suite was not called by a file, or if there is no such folder.
     """
-    file = Path(shlex.split(suite.called)[0])
+    file = Path(shlex.split(suite.command_arguments)[0])
     if file.suffix != ".toml":
         return None
     for folder in (file.parent, ROOT / file.parent):

@@ -230,7 +230,7 @@ def _describe_budget(budget: Mapping[str, Any]) -> str:
     amounts = amount if isinstance(amount, list | tuple) else [amount]
     unit = UNITS[budget["unit"]]
     numbers = [f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in amounts]
-    return f"{', '.join(numbers)} {unit.amounts or unit.name}"
+    return f"{', '.join(numbers)} {unit.full_name or unit.name}"
 
 
 def _say_if_one(values: Collection[object], words: str, otherwise: str) -> str:

@@ -178,7 +178,7 @@ def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
         return []
     commands = []
     for suite in study.suites:
-        name = study.called.get(suite, suite)
+        name = study.command_arguments.get(suite, suite)
         commands.append(f"`python run_all.py run {name}`")
     return [f"-- is not measured yet. {' or '.join(commands)} fills it in."]
 
@@ -193,7 +193,7 @@ def note_times(
 
     def note(part: Study) -> Iterator[str]:
         sentences = [
-            f"Budgets are {UNITS[unit].amounts}: {UNITS[unit].meaning}. "
+            f"Budgets are {UNITS[unit].full_name}: {UNITS[unit].meaning}. "
             "All other times are measured."
             for unit in part.stages["unit"].unique()
             if UNITS[unit].by_table
@@ -220,7 +220,7 @@ def note_unequal_budgets(part: Study) -> list[str]:
         off = charged[(charged / typical - 1).abs() > TOLERANCE]
         if off.empty:
             continue
-        name = UNITS[unit].amounts or unit
+        name = UNITS[unit].full_name or unit
         amounts = []
         for (_, _, row), amount in off.items():
             number = f"{amount:.4g}" if amount > 1e-3 * typical else "0"

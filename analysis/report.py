@@ -121,7 +121,7 @@ def load_study(suites: Suites, runs: Path) -> Study:
         runs=suite_runs,
         title="; ".join(dict.fromkeys(suite.title for suite, _ in suites)),
         paper=any(suite.paper for suite, _ in suites),
-        called={suite.name: _name_to_train(suite, store) for suite, _ in suites},
+        command_arguments={suite.name: _name_to_train(suite, store) for suite, _ in suites},
         printed=printed,
         only_last=frozenset(only_last),
     )
@@ -132,7 +132,7 @@ def _name_to_train(suite: Suite, store: Store) -> str:
 
     They are the words of its call without `--runs ARCHIVE`: nothing is trained in an archive.
     """
-    words = shlex.split(suite.called)
+    words = shlex.split(suite.command_arguments)
     if store.is_archive and "--runs" in words:
         place = words.index("--runs")
         del words[place : place + 2]

@@ -54,17 +54,17 @@ class Study:
     Rows compare only within a suite: `parts` has a study of each suite.
 
     `title`: the titles of its suites. `paper`: whether the runs are compared with the paper.
-    `called`: by suite, the words that name it on a command line. `printed`: by suite, the paper's
-    suite whose numbers stand beside its own, "" for none. For a suite that is missing there, it is
-    the paper's suite of the same name. `only_last`: suites that fine-tune only the models after the
-    last stage. `whole`: the study that this is a part of.
+    `command_arguments`: by suite, the words that name it on a command line. `printed`: by suite,
+    the paper's suite whose numbers stand beside its own, "" for none. For a suite that is missing
+    there, it is the paper's suite of the same name. `only_last`: suites that fine-tune only the
+    models after the last stage. `whole`: the study that this is a part of.
     """
 
     name: str
     runs: Sequence[RunRecords]
     title: str = ""
     paper: bool = False
-    called: Mapping[str, str] = field(default_factory=dict)
+    command_arguments: Mapping[str, str] = field(default_factory=dict)
     printed: Mapping[str, str] = field(default_factory=dict)
     only_last: frozenset[str] = frozenset()
     whole: Study | None = field(default=None, repr=False, compare=False)

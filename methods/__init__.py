@@ -186,7 +186,7 @@ def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
         groups = [name for name in suite.methods if name in get_args(Group)]
         if groups:
             raise ConfigError(
-                f"{suite.called}: methods has {groups[0]!r}, which means all files in methods/ of "
-                "that kind; a study names its methods one by one: write them there"
+                f"{suite.command_arguments}: methods has {groups[0]!r}, which means all files in "
+                "methods/ of that kind; a study names its methods one by one: write them there"
             )
     return [(suite, list_runs(suite)) for suite in suites]

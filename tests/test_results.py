@@ -591,9 +591,9 @@ def test_what_an_archive_lacks_is_trained_elsewhere(
     words = [suite, "--runs", str(study), "--set", "tables=[]"]
     suites = [(load_suite(suite, words=words), methods.list_runs(load_suite(suite)))]
     unpacked = archive.unpack(study, tmp_path / "unpacked").root
-    [command] = load_study(suites, unpacked).called.values()
+    [command] = load_study(suites, unpacked).command_arguments.values()
     monkeypatch.chdir(tmp_path)
     assert main(["run", *shlex.split(command), "--dry-run"]) == 0
     assert command.endswith("--set 'tables=[]'")
-    elsewhere = load_study(suites, study.parent).called
+    elsewhere = load_study(suites, study.parent).command_arguments
     assert [*elsewhere.values()] == [shlex.join(words)]

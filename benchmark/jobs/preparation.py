@@ -62,8 +62,8 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     for warning in dict.fromkeys(warnings):
         yield f"! {warning}"
     yield (
-        f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which "
-        "runs there are, and how long"
+        f"ready in {store.data}; next: `python run_all.py run {suite.command_arguments} --dry-run` "
+        "says which runs there are, and how long"
     )
 
 

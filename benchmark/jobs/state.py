@@ -287,7 +287,7 @@ def find_last_model(survey: Survey, name: str) -> Path:
     if run.finished < total:
         raise ConfigError(
             f"{config.label}: {run.finished} of {total} stages are done: "
-            f"`run {suite.called}` trains the rest"
+            f"`run {suite.command_arguments}` trains the rest"
         )
     return survey.store.stage_folder(run.view.keys[-1])
 

@@ -115,7 +115,7 @@ def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
 
 def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """A line with the command to call next if runs are in these states."""
-    suite = survey.suite.called
+    suite = survey.suite.command_arguments
     if is_under_way(survey, states):
         return (
             f"next: `python run_all.py status {suite} --watch` shows it again and again until "

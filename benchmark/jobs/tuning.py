@@ -58,7 +58,7 @@ def tune(
     trials = Path(f"{suite.name}-tune.toml")
     tuned = Path(f"{suite.name}-tuned.toml")
     author = "written by `run_all.py tune`"
-    next_step = f"`python run_all.py tune {suite.called}` picks the best"
+    next_step = f"`python run_all.py tune {suite.command_arguments}` picks the best"
     if not trials.exists():
         check = lambda run: check_method(run, build(run.method, run.options))  # noqa: E731
         searching = make_search(suite, rows, spaces, count, domain_count, check)

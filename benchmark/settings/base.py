@@ -131,7 +131,7 @@ def digest(value: Any) -> str:
 
 NAME = r"^\w[\w-]*$"
 ShareOfPhase = Annotated[float, Field(ge=0, le=1)]
-Moment = Annotated[float, Field(ge=0, lt=1)]
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _check_all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:

@@ -96,9 +96,9 @@ PROMPT = (
     "the domain whose prompt begins each text, or whose adapters are exported, such as torch "
     "(default: the last). 'none' exports without a prompt"
 )
-Settings = dict[str, Any]  # of an argument, for argparse
-SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
-OPTIONS: dict[str, Settings] = {
+Keywords = dict[str, Any]  # of argparse's add_argument
+SEVERAL: Keywords = {"action": JoinWords, "nargs": "+", "default": ()}
+OPTIONS: dict[str, Keywords] = {
     "suite": {"nargs": "?", "default": "demo", "help": A_SUITE},
     "suites": {
         "nargs": "*",

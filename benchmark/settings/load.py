@@ -47,7 +47,7 @@ PATHS = {  # keys that hold a path, or paths
     "evaluate.folder",
 }
 LISTS = ("domains", "probes", "tasks", "rows")  # whose entries have names
-AS_THEY_ARE = ("/", "~", "${")  # paths that begin so do not depend on the file's place
+UNCHANGED_PREFIXES = ("/", "~", "${")  # paths that begin so do not depend on the file's place
 # characters that would break a line, or that no file can contain
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 
@@ -74,9 +74,9 @@ def load_suite(
         if key not in choices:
             raise ConfigError(f"{place}: {key}: {describe_unknown_key(key, choices)}")
     content.setdefault("name", Path(name).stem)
-    content = _change_texts(content, partial(_expand, place))
+    content = _map_strings(content, partial(_expand, place))
     suite = validate(Suite, content, place)
-    suite._called = shlex.join(words)
+    suite._command_arguments = shlex.join(words)
     suite._built_in = tuple(built_in)
     return suite
 
@@ -245,7 +245,7 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
-    content = _change_texts(content, partial(_locate, path))
+    content = _map_strings(content, partial(_locate, path))
     built_in = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content, built_in
@@ -321,26 +321,26 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
     section[last] = value
 
 
-def _change_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
-    """A suite's content, with each text replaced by `change(dotted key, text)`."""
+def _map_strings(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
+    """A suite's content, with each string replaced by `change(dotted key, string)`."""
     if isinstance(value, dict):
         prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted already
         return {
-            name: _change_texts(inner, change, f"{prefix}{name}".strip("."))
+            name: _map_strings(inner, change, f"{prefix}{name}".strip("."))
             for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_change_texts(inner, change, key) for inner in value]
+        return [_map_strings(inner, change, key) for inner in value]
     return change(key, value) if isinstance(value, str) else value
 
 
 def _locate(file: Path, key: str, value: str) -> str:
     """A text of a suite file, with a path made relative to the current folder.
 
-    A path stays as it is if it begins with one of AS_THEY_ARE or comes from `--set`. Step times
-    that ship with the project are relative to the project.
+    A path stays as it is if it begins with one of UNCHANGED_PREFIXES or comes from `--set`. Step
+    times that ship with the project are relative to the project.
     """
-    if key not in PATHS or value.startswith(AS_THEY_ARE):
+    if key not in PATHS or value.startswith(UNCHANGED_PREFIXES):
         return value
     path = os.path.normpath(file.parent / value)
     if key == "budget.reference" and file.parent == SUITES:
@@ -370,9 +370,10 @@ def _expand(place: str, key: str, value: str) -> str:
         return os.environ[match[1]]
 
     text = re.sub(r"\$\{(\w+)\}", read_variable, value) if key in PATHS else value
-    torn = BREAKS.search(text)
-    if torn:
+    forbidden = BREAKS.search(text)
+    if forbidden:
         raise ConfigError(
-            f"{place}: {key}: {text[:40]!r} holds {torn[0]!r}: write one line of text without it"
+            f"{place}: {key}: {text[:40]!r} holds {forbidden[0]!r}: write one line of text without "
+            "it"
         )
     return text

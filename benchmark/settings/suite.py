@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from benchmark.settings.base import Moment, Seeds, Settings, ShareOfPhase, digest
+from benchmark.settings.base import DecayRate, Seeds, Settings, ShareOfPhase, digest
 from benchmark.settings.decides import (
     NOTHING,
     PLACE,
@@ -231,7 +231,7 @@ class Training(Settings):
     optimizer_options: Annotated[dict[str, int | float | bool | str], STEPS] = Field(
         {}, description="options of the optimizer"
     )
-    betas: Annotated[tuple[Moment, Moment], WEIGHTS] = Field(
+    betas: Annotated[tuple[DecayRate, DecayRate], WEIGHTS] = Field(
         (0.9, 0.98), description="Adam's decay rates of both moments"
     )
     epsilon: Annotated[float, WEIGHTS] = Field(
@@ -422,13 +422,13 @@ class Suite(Settings):
     tuned: Annotated[Tuned | None, NOTHING] = Field(
         None, description="how a search chose the rows' options. `tune` writes it"
     )
-    _called: str = PrivateAttr("")
+    _command_arguments: str = PrivateAttr("")
     _built_in: tuple[str, ...] = PrivateAttr(())
 
     @property
-    def called(self) -> str:
+    def command_arguments(self) -> str:
         """The words that name the suite on a command line, for messages with a next command."""
-        return self._called or self.name
+        return self._command_arguments or self.name
 
     @property
     def built_in(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class Unit:
     cost: Callable[[Work], float] | None  # of some work. None: wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times
-    amounts: str = ""  # their name in texts that must say whose seconds they are
+    full_name: str = ""  # in texts that must say whose seconds they are
 
     @property
     def is_wall_time(self) -> bool:
@@ -58,7 +58,7 @@ UNITS = {
             "train wall time (the paper's)",
             None,
             in_seconds=True,
-            amounts="measured seconds",
+            full_name="measured seconds",
         ),
         Unit(
             "steps",
@@ -85,7 +85,7 @@ UNITS = {
             lambda work: work.machine_seconds,
             in_seconds=True,
             by_table=True,
-            amounts="seconds of the reference machine",
+            full_name="seconds of the reference machine",
         ),
     )
 }

@@ -154,7 +154,7 @@ def execute(plan: Plan) -> int:
     if submission.refused:
         print("! not submitted: these, and what waits for them")
     if submission.sent:
-        print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
+        print(f"next: `python run_all.py status {plan.suite.command_arguments}` says how they do")
         return PARTIAL if submission.refused else 0
     print("nothing to submit: all is done, under way or failed")
     # read again, because others may have submitted
