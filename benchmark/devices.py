@@ -41,7 +41,7 @@ def find_accelerators() -> tuple[str, int]:
     return accelerator.type, torch.accelerator.device_count()
 
 
-def take_share(device: torch.device, share: float) -> None:
+def limit_memory(device: torch.device, share: float) -> None:
     """Limit this process to a share (0 to 1) of its device's memory: allocations beyond it fail."""
     torch.get_device_module(device).set_per_process_memory_fraction(share)
 

@@ -26,7 +26,8 @@ CHECKSUMS = "checksums.json"
 # in an unfinished folder: how far it is, for the writer that goes on after a kill or a failure
 BEGUN = "begun.json"
 UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # a glob of unfinished files and folders
-NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit README.md, and no result depends on it
+# names of files. People edit README.md, and no result depends on it
+WITHOUT_CHECKSUM = {CHECKSUMS, BEGUN, "README.md"}
 
 
 def hash_sources(folder: Path, *packages: str) -> str:
@@ -176,9 +177,12 @@ def hash_files(files: Sequence[Path]) -> str:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the size and SHA-256 of each file in `folder`, at any depth, except NOT_READ."""
+    """Write the size and SHA-256 of each file in `folder`, at any depth.
+
+    Files named in WITHOUT_CHECKSUM are left out.
+    """
     files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ
+        path for path in folder.rglob("*") if path.is_file() and path.name not in WITHOUT_CHECKSUM
     )
     sums = {
         path.relative_to(folder).as_posix(): {
@@ -229,7 +233,7 @@ def hash_file(path: Path) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _hash_once(path: Path, *looks: int) -> str:
+def _hash_once(path: Path, *status: int) -> str:
     total = hashlib.sha256()
     _add_content(total, path)
     return total.hexdigest()

@@ -290,7 +290,7 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     import torch
     from threadpoolctl import threadpool_limits
 
-    from benchmark.devices import take_share
+    from benchmark.devices import limit_memory
     from benchmark.training.processes import join
 
     os.environ.update(environment)  # the fork server has the variables of when it started
@@ -311,7 +311,7 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     with StopSignals(signal.SIGTERM), cancel.heed(is_orphan), join() as world:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
-            take_share(world.device, slot.gpu_share)
+            limit_memory(world.device, slot.gpu_share)
         outcome = do_unit(unit, Worker(world, waits=False))
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: the unit has ended
     sys.exit(OUTCOMES.index(outcome))
