@@ -101,7 +101,7 @@ class ModelMeasure:
         run_line = records.find_last(store.read_run(config), records.RunLine)
         if run_line is None:
             return False
-        lines = records.read(store.measures_file(stage), records.MEASURES)
+        lines = records.read(store.similarity_file(stage), records.MEASURES)
         own_lines = select_measures(run_line, lines)
         return any(line.__struct_config__.tag == self.kind for line in own_lines)
 

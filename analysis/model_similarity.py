@@ -364,7 +364,7 @@ def record_measurement(
     """
     models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
-        path = store.measures_file(stage_key)
+        path = store.similarity_file(stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
         with Lease(path.with_suffix(".lock")) as lease:

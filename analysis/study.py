@@ -184,7 +184,7 @@ class Study:
         lines = [
             {**_describe_run(run), "stage": stage, **structs.asdict(line)}
             for run in self.runs
-            for stage, measures in enumerate(run.similarities)
+            for stage, measures in enumerate(run.ancestor_comparisons)
             for line in measures
             if isinstance(line, kind)
         ]

@@ -202,8 +202,8 @@ def test_models_are_compared_again_on_another_validation_text(tmp_path: Path) ->
         for _ in range(2):
             [record] = open_ledger(run.store, methods.build).read_suite(config.suite, [config])
             is_done = similarity.is_done(config, run.store, run.keys[1])
-            assert is_done == bool(record.similarities[1])
-            lines = select_kind(record.similarities[1], SimilarityLine)
+            assert is_done == bool(record.ancestor_comparisons[1])
+            lines = select_kind(record.ancestor_comparisons[1], SimilarityLine)
             found.append(lines[0].ars if lines else None)
             similarity(config, run.store)
         return found

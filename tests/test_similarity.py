@@ -72,7 +72,7 @@ def lines(run: Run, kind: str) -> list[Any]:
     """The record of each stage, None if it has none."""
     recorded: list[Any] = []
     for key in run.keys:
-        path = run.store.measures_file(key)
+        path = run.store.similarity_file(key)
         here = [line for line in read_lines(path) if line["kind"] == kind] if path.exists() else []
         assert len(here) < 2
         recorded += here or [None]

@@ -292,7 +292,7 @@ def test_a_run_is_scored_while_another_trains(tiny: SuiteFolder) -> None:
     assert kinds[-3:] == [("train", 3), ("score", 3), ("report", 1)]
     tiny.wait_for("Naive", "done")
     store = Store(tiny.runs)
-    for place in (store.scores_file, store.measures_file):
+    for place in (store.scores_file, store.similarity_file):
         wait_until(place(tiny.keys("Naive")[1]).exists)
     tiny.wait_for_mid_stage("x")
     assert tiny.states()["x"].state == "running"

@@ -558,7 +558,7 @@ def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> 
     for lines, counts in records_of_stage:
         monkeypatch.setattr(Store, "read_stage", lambda store, key, lines=lines: lines)
         tell(counts)
-    for path in (store.scores_file("b"), store.measures_file("a")):
+    for path in (store.scores_file("b"), store.similarity_file("a")):
         records.append(path, evaluation)
         tell(True)
     assert unit.find_owning_job() == ""

@@ -106,7 +106,7 @@ class Unit:
             for line in store.read_stage(key):
                 place = getattr(line, "phase", ""), getattr(line, "step", 0)
                 progress.append(f"{key} {type(line).__name__} {place}")
-            files += [store.scores_file(key), store.measures_file(key)]
+            files += [store.scores_file(key), store.similarity_file(key)]
         for path in files:
             if path.exists():
                 progress.append(f"{path.name} {path.stat().st_size}")

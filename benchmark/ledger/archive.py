@@ -140,7 +140,7 @@ def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
         store.run_file(config),
         *map(store.stage_file, keys),
         *map(store.scores_file, keys),
-        *map(store.measures_file, keys),
+        *map(store.similarity_file, keys),
         store.scores_file("baselines"),
     ]
     if run and run.start:

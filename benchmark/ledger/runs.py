@@ -59,8 +59,8 @@ class RunRecords:
     It is empty for a stage that has not started. `scores[i]` has the downstream scores of that
     stage's model, of all suites and settings, `baselines` the scores that need no model. Of two
     scores with one key the last counts. `start` has the measures of the start model before
-    training, None if there are none. `similarities[i]` has the last line of each kind that was
-    measured of that stage's model on the run's own texts.
+    training, None if there are none. `ancestor_comparisons[i]` has the last line of each kind that
+    compares that stage's model with its ancestors on the run's own texts.
 
     A ledger sets the other fields, see `benchmark.ledger.ledger.Ledger.view`.
     """
@@ -71,7 +71,7 @@ class RunRecords:
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
     # the same by lm-evaluation-harness, of all settings
     zero_shot: list[list[records.ZeroShotLine]] = field(default_factory=list)
-    similarities: list[list[records.LineOfMeasures]] = field(default_factory=list)
+    ancestor_comparisons: list[list[records.LineOfMeasures]] = field(default_factory=list)
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: records.Measures = None
     failure: records.FailedLine | None = None
@@ -200,7 +200,7 @@ class RunLoader:
             lambda key: records.read(store.scores_file(key), records.SCORES)
         )
         self._read_measures = functools.cache(
-            lambda key: records.read(store.measures_file(key), records.MEASURES)
+            lambda key: records.read(store.similarity_file(key), records.MEASURES)
         )
 
     @functools.cached_property
@@ -236,7 +236,7 @@ class RunLoader:
             run.zero_shot.append(select_kind(scored, records.ZeroShotLine))
             own_measures = select_measures(line, self._read_measures(key))
             newest_measures = {type(measure): measure for measure in own_measures}
-            run.similarities.append([*newest_measures.values()])
+            run.ancestor_comparisons.append([*newest_measures.values()])
         return run
 
 

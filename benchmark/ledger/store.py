@@ -70,7 +70,7 @@ class Store:
         """The keys of a suite's examples in an archive, by the names of its tasks."""
         return self.root / "suites" / suite / "examples.json"
 
-    def measures_file(self, key: str) -> Path:
+    def similarity_file(self, key: str) -> Path:
         """The file that compares the model that a stage ended with to its ancestors."""
         return self.root / "similarity" / f"{key}.jsonl"
 
