@@ -32,7 +32,7 @@ from benchmark.training.evaluate import measure_loss, to_bits_per_byte
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
-Read = tuple[LanguageModel, Stream]  # a model, and a text that it can read
+ModelAndText = tuple[LanguageModel, Stream]  # a model, and a text that it can read
 NONE = "none"  # the domain of a published model
 # columns. Published models may have positions for rows that do not fit in memory
 LONGEST_ROW = 1024
@@ -173,7 +173,7 @@ ROWS = 64  # rows of the text for calibration, at most
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: few processors are fast in bf16
 # files that depend on the model's size, and are not copied
-OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)
+SIZE_DEPENDENT_FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
     "extended": "modules of a method beside its network: grow what `run_all.py export` makes of "
@@ -204,45 +204,51 @@ def grow_checkpoint(
     kind = find_kind(checkpoint)
     if kind:
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
-    read: Read | None = None
+    model_and_text: ModelAndText | None = None
     if text:
         model, tokenizer = open_folder(checkpoint)
-        read = model, open_text(model, tokenizer, text)
-    network = read[0].network if read else load_network(checkpoint)
-    rows = _take_rows(network, read, seed)
-    old_logits, old_perplexity = _measure(network, rows, read)
+        model_and_text = model, open_text(model, tokenizer, text)
+    network = model_and_text[0].network if model_and_text else load_network(checkpoint)
+    rows = _take_rows(network, model_and_text, seed)
+    old_logits, old_perplexity = _measure(network, rows, model_and_text)
     with replace_folder(out) as folder:
-        fit = rows if read else None
+        calibration = rows if model_and_text else None
         noise = 0.0 if mode == "exact" else 0.5
         grown, record = growth.grow(
-            network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit
+            network.cpu(),
+            layers,
+            hidden_size,
+            mode=mode,
+            noise=noise,
+            seed=seed,
+            calibration=calibration,
         )
         grown.save_pretrained(folder)
         for path in checkpoint.iterdir():
-            if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
+            if path.is_file() and not any(path.match(pattern) for pattern in SIZE_DEPENDENT_FILES):
                 shutil.copy2(path, folder)
         write_checksums(folder)
         del network
-        if read:
-            read[0].set_network(grown)
-        new_logits, new_perplexity = _measure(grown, rows, read)
+        if model_and_text:
+            model_and_text[0].set_network(grown)
+        new_logits, new_perplexity = _measure(grown, rows, model_and_text)
     differences = [
         (new.float() - old.float()).abs().max().item()
         for old, new in zip(old_logits, new_logits, strict=True)
     ]
     facts = {**structs.asdict(record), "max_logit_difference": max(differences)}
-    if read:
+    if model_and_text:
         facts |= {"perplexity_before": old_perplexity, "perplexity_after": new_perplexity}
     return facts
 
 
-def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
+def _take_rows(network: PreTrainedModel, model_and_text: ModelAndText | None, seed: int) -> Tensor:
     """The first rows of the text, masked as in training, or random rows without a text.
 
     Rows of a text begin with the prompt that `evaluate` uses.
     """
-    if read:
-        model, stream = read
+    if model_and_text:
+        model, stream = model_and_text
         batch = next(stream.read_validation(find_newest_domain(model), ROWS))
         return model.insert_prompts(batch.tokens, batch.domains)
     generator = torch.Generator().manual_seed(seed)
@@ -252,13 +258,13 @@ def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor
 
 @torch.no_grad()
 def _measure(
-    network: PreTrainedModel, rows: Tensor, read: Read | None
+    network: PreTrainedModel, rows: Tensor, model_and_text: ModelAndText | None
 ) -> tuple[list[Tensor], float]:
     """Logits of some rows, and the perplexity that `evaluate` finds (0 without a text)."""
     logits = []
     for row in rows[:COMPARED]:
         logits.append(network(row.unsqueeze(0).to(network.device)).logits.cpu())
-    if read is None:
+    if model_and_text is None:
         return logits, 0.0
-    model, stream = read
+    model, stream = model_and_text
     return logits, measure_perplexity(model, stream, find_newest_domain(model))

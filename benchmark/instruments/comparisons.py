@@ -80,8 +80,8 @@ def assert_alike(expected: list[Tensor], actual: list[Tensor], what: str, cure: 
     assert_same(expected_logits, actual_logits, what, cure, ROUNDING)
 
 
-def measure_difference(logits: Tensor, other_logits: Tensor) -> float:
-    return (logits - other_logits).abs().max().item()
+def measure_difference(values: Tensor, other_values: Tensor) -> float:
+    return (values - other_values).abs().max().item()
 
 
 @contextlib.contextmanager
@@ -112,8 +112,8 @@ def _read_values(method: LifelongMethod, model: nn.Module) -> dict[str, list[obj
     return values
 
 
-def _list_values(value: object, around: set[int]) -> Iterator[object]:
-    """The numbers and texts in a value. `around`: the ids of the values already visited."""
+def _list_values(value: object, visited_ids: set[int]) -> Iterator[object]:
+    """The numbers and texts in a value, without those in values that were visited before."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().flatten()
         yield value.requires_grad, value.shape, flat.view(torch.uint8).numpy().tobytes()
@@ -121,8 +121,8 @@ def _list_values(value: object, around: set[int]) -> Iterator[object]:
         yield value.tobytes()
     elif isinstance(value, int | float | str | bytes | None):
         yield repr(value)
-    elif id(value) not in around and not isinstance(value, type | ModuleType):
-        around.add(id(value))
+    elif id(value) not in visited_ids and not isinstance(value, type | ModuleType):
+        visited_ids.add(id(value))
         parts: Iterable[object] = getattr(value, "__dict__", {}).items()
         if isinstance(value, nn.Module):
             modes = (module.training for module in value.modules())
@@ -132,4 +132,4 @@ def _list_values(value: object, around: set[int]) -> Iterator[object]:
         elif isinstance(value, list | tuple | Set):
             parts = value
         for part in parts:
-            yield from _list_values(part, around)
+            yield from _list_values(part, visited_ids)

@@ -162,11 +162,11 @@ def read_beginning(place: Path, name: str) -> Text:
     return text
 
 
-def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
-    packed = [
+def _read_beginning(strict_domain: Domain, files: Sequence[Path]) -> Text:
+    text_sizes = [
         path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files
     ]
-    domain = stops.model_copy(update={"on_error": "skip"})
+    domain = strict_domain.model_copy(update={"on_error": "skip"})
     skipped: Counter[str] = Counter()
     documents = size = 0
     for document in corpus.drop_repeats(domain, skipped):
@@ -175,11 +175,12 @@ def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
         if size > LOOKED_AT:
             break
     if not any(reason.startswith(BROKEN) for reason in skipped):
-        domain = stops
+        domain = strict_domain
     elif not documents:
-        next(corpus.drop_repeats(stops, Counter()))  # raises an error that says what is broken
+        # raises an error that says what is broken
+        next(corpus.drop_repeats(strict_domain, Counter()))
     if size > LOOKED_AT:
-        return Text(domain, documents, size, max(sum(packed), size))
+        return Text(domain, documents, size, max(sum(text_sizes), size))
     pages = size // PIECE  # pieces, of which some are held out if there are too few documents
     return Text(domain, documents if documents >= FEWEST else max(documents, pages), size, size)
 
@@ -246,13 +247,13 @@ def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) ->
     cost = last_parameters / BYTES_PER_TOKEN[vocabulary] / speed
     evaluation = choose_evaluation(texts, shares, cost, seconds, most_seconds)
     minutes = (1 + EVALUATION) * evaluation.seconds * stages / 60
-    halves = [
+    part_sizes = [
         min(share * text.size, evaluation.most_bytes)
         for text, share in zip(texts, shares, strict=True)
     ]
     for text, share in zip(texts, shares, strict=True):
-        halves.append((1 - share) * text.size)
-    least = min(halves) / BYTES_PER_TOKEN[vocabulary]
+        part_sizes.append((1 - share) * text.size)
+    least = min(part_sizes) / BYTES_PER_TOKEN[vocabulary]
     width = ladder[0].hidden_size
     head = 16 if width < 128 else 32 if width < 384 else 64  # divides all widths that follow
     longest = next((length for length, limit in ROW_LENGTHS if width <= limit), 514)
