@@ -93,7 +93,7 @@ def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
     for cores, memory, expected in (
         (8, 1e12, 3),
         (2, 1e12, 2),
-        (8, 2.5 * pool.PROCESS, 2),
+        (8, 2.5 * pool.BYTES_PER_PROCESS, 2),
         (8, 1e6, 0),
     ):
         machine(monkeypatch, cores, memory)

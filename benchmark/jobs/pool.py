@@ -38,7 +38,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # the index is a process's ex
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds until the next try of a unit that another process has
 # bytes of memory that a process with a small model takes. For larger models, give --parallel
-PROCESS = 2.0e9
+BYTES_PER_PROCESS = 2.0e9
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -75,7 +75,7 @@ def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]
     elif timed:
         count = 1
     else:
-        count = min(most_separate, int(read_memory_size() / PROCESS))
+        count = min(most_separate, int(read_memory_size() / BYTES_PER_PROCESS))
     count = min(count, len(runs))
     if count <= 1:
         return []
@@ -206,7 +206,7 @@ def work_through(
     from benchmark.training.processes import Sources, start_fork_server
 
     queue = [*units][::-1]
-    start_times: dict[str, float] = {}  # by id: when to try a unit again that another has
+    retry_times: dict[str, float] = {}  # by id: when to try a unit again that another has
     failed: list[Unit] = []
     is_stopping = False
     free = list(slots)
@@ -215,12 +215,12 @@ def work_through(
     start_fork_server()
     try:
         while busy or (queue and not is_stopping):
-            if not busy and all(unit.id in start_times for unit in queue):
+            if not busy and all(unit.id in retry_times for unit in queue):
                 when_idle(queue)
             due = [
                 unit
                 for unit in queue
-                if start_times.get(unit.id, 0.0) <= time.monotonic() and not is_stopping
+                if retry_times.get(unit.id, 0.0) <= time.monotonic() and not is_stopping
             ]
             for unit in due[: len(free)]:
                 queue.remove(unit)
@@ -238,10 +238,10 @@ def work_through(
                 elif outcome == "failed":
                     failed.append(unit)
                 elif outcome == "taken":
-                    if unit.id not in start_times:
+                    if unit.id not in retry_times:
                         line = f"{unit.name}  another process has it: its turn comes later"
                         print(line, file=sys.stderr)
-                    start_times[unit.id] = time.monotonic() + AGAIN
+                    retry_times[unit.id] = time.monotonic() + AGAIN
                     queue.append(unit)
             if is_stopping and not was_stopping:
                 for _, _, process in busy.values():

@@ -169,7 +169,7 @@ def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
         lines += _align(rows)
     if folders:
         lines.append(f"logs are in {', '.join(folders)}, by job")
-    lines += write_notes(survey, states)
+    lines += list_notes(survey, states)
     return lines
 
 
@@ -256,7 +256,7 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     return align(merged)
 
 
-def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
+def list_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """Notes on what a reader of a suite's state should know.
 
     They name scores that could not be computed, methods whose code was changed since their

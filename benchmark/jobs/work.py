@@ -133,7 +133,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Starts:
+class StartCounter:
     """Counts, in a file of a job, how many starts in a row have added nothing to its units."""
 
     path: Path

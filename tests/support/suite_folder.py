@@ -230,7 +230,9 @@ class SuiteFolder:
 
     def waves(self) -> list[dict[str, Any]]:
         """The submitted arrays of jobs, one dictionary per array."""
-        return slurm.read_notes(slurm.find_notes(load_suite(str(self.file)), Store(self.runs)))
+        return slurm.read_notes(
+            slurm.find_notes_folder(load_suite(str(self.file)), Store(self.runs))
+        )
 
     def ids(self, kind: str = "") -> dict[str, str]:
         """The id of the last job of each unit, of one kind or by default of all."""
@@ -323,7 +325,7 @@ def scontrol(*words: str) -> None:
     subprocess.run(["scontrol", *words], check=True)
 
 
-def queue() -> dict[str, commands.Queued]:
+def queue() -> dict[str, commands.SlurmJob]:
     """This user's jobs in Slurm's queue."""
     return commands.ask_queue([getpass.getuser()])
 

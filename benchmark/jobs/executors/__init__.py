@@ -55,7 +55,7 @@ class Executor:
 
     Two calls of `execute` at once never do the same unit at the same time. `list_jobs` returns the
     last job of each unit of a suite. It is called only if the executor has a folder in
-    `find_notes`.
+    `find_notes_folder`.
     """
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
@@ -105,7 +105,7 @@ def check_sections(suite: Suite, runs: Sequence[RunConfig]) -> None:
                     )
 
 
-def find_notes(suite: Suite, store: Store) -> Path:
+def find_notes_folder(suite: Suite, store: Store) -> Path:
     """The folder of executors' notes on a suite's jobs, with a folder for each executor."""
     return store.root.absolute() / "suites" / suite.name / "jobs"
 
@@ -115,7 +115,7 @@ def list_used(suite: Suite, store: Store) -> list[Executor]:
 
     A command that asks for states does not know which executors have jobs.
     """
-    folders = sorted(find_notes(suite, store).glob("*"))
+    folders = sorted(find_notes_folder(suite, store).glob("*"))
     return [find(folder.name) for folder in folders]
 
 

@@ -32,7 +32,7 @@ from benchmark.interpreters import COMPUTES
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
-from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
+from benchmark.jobs.executors.slurm.commands import Refusal, SlurmError, SlurmJob
 from benchmark.jobs.executors.slurm.settings import KINDS, OF_ALL_ROWS, Slurm, find_section
 from benchmark.jobs.pool import hold_signals
 from benchmark.jobs.status import FAILED, name_next_step
@@ -87,9 +87,9 @@ print(socket.gethostname(), "{SEES}", torch.__version__, count, "accelerators")
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
 
-def find_notes(suite: Suite, store: Store) -> Path:
+def find_notes_folder(suite: Suite, store: Store) -> Path:
     """The folder of notes on a suite's jobs on Slurm."""
-    return executors.find_notes(suite, store) / "slurm"
+    return executors.find_notes_folder(suite, store) / "slurm"
 
 
 def count_gpus(suite: Suite, run: RunConfig) -> float:
@@ -196,7 +196,7 @@ class Submission:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.folder = find_notes(plan.suite, plan.survey.store)
+        self.folder = find_notes_folder(plan.suite, plan.survey.store)
         self.sent: list[str] = []  # ids of arrays
         self.refused: list[str] = []  # which jobs, and why
         self._is_full = False  # Slurm takes no more jobs
@@ -371,15 +371,15 @@ def _make_tag(folder: Path) -> str:
     return digest([getpass.getuser(), str(folder.resolve())])
 
 
-def _ask_queue(notes: Iterable[dict[str, Any]]) -> dict[str, Queued]:
+def _ask_queue(notes: Iterable[dict[str, Any]]) -> dict[str, SlurmJob]:
     """The queued jobs of this user and of all users who wrote notes. Raises SlurmError."""
     return commands.ask_queue({getpass.getuser(), *(note["user"] for note in notes)})
 
 
-def _find_tagged(folder: Path, queue: Mapping[str, Queued]) -> set[str]:
+def _find_tagged(folder: Path, queue: Mapping[str, SlurmJob]) -> set[str]:
     """The arrays in the queue that this user's calls have submitted, noted or not."""
     tag = _make_tag(folder)
-    return {id.partition("_")[0] for id, queued in queue.items() if tag in queued.name}
+    return {id.partition("_")[0] for id, slurm_job in queue.items() if tag in slurm_job.name}
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
@@ -388,12 +388,12 @@ def read_notes(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in paths]
 
 
-def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = None) -> list[Job]:
+def list_jobs(suite: Suite, store: Store, queue: Mapping[str, SlurmJob] | None = None) -> list[Job]:
     """The last job of each unit, without jobs that have done their work.
 
     If `queue` is not given, Slurm is asked. If Slurm does not answer, the jobs' state is `unknown`.
     """
-    folder = find_notes(suite, store)
+    folder = find_notes_folder(suite, store)
     notes: dict[str, dict[str, Any]] = {}  # by the id of a job
     last_jobs: dict[str, str] = {}  # of each unit
     for note in read_notes(folder):
@@ -406,7 +406,7 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
             queue = _ask_queue(notes.values())
         except SlurmError as error:
             logging.warning("%s: what follows is from the records alone", error)
-            queue = dict.fromkeys(notes, Queued("unknown", "Slurm does not answer"))
+            queue = dict.fromkeys(notes, SlurmJob("unknown", "Slurm does not answer"))
     units_by_job: dict[str, list[str]] = defaultdict(list)
     for unit, id in last_jobs.items():
         units_by_job[id].append(unit)
@@ -420,23 +420,23 @@ def list_jobs(suite: Suite, store: Store, queue: Mapping[str, Queued] | None = N
     jobs = []
     for id, log in logs.items():
         note = notes[id]
-        queued = queue.get(id) or _read_ending(log, note["kind"], accounts.get(id, Queued("")))
+        slurm_job = queue.get(id) or _read_ending(log, note["kind"], accounts.get(id, SlurmJob("")))
         job = Job(
             id=id,
             kind=note["kind"],
             units=tuple(units_by_job[id]),
-            state=queued.state,
-            detail=queued.detail,
+            state=slurm_job.state,
+            detail=slurm_job.detail,
             submitted=note["time"],
             log=str(log),
-            node=queued.node,
-            restarts=queued.restarts,
+            node=slurm_job.node,
+            restarts=slurm_job.restarts,
         )
         jobs.append(job)
     return jobs
 
 
-def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
+def _read_ending(log: Path, kind: Kind, account: SlurmJob) -> SlurmJob:
     """How a job ended that is not in the queue and has not done its work.
 
     It failed if submitit noted an exception, if its log says that memory ran out, or if Slurm's
@@ -445,12 +445,12 @@ def _read_ending(log: Path, kind: Kind, account: Queued) -> Queued:
     node = account.node
     if log.exists():
         text = commands.read_log(log)
-        word = account.state
+        slurm_state = account.state
         if commands.has_noted(log, b"error"):
-            word = "FAILED"
+            slurm_state = "FAILED"
         if OUT_OF_MEMORY.search(text):
-            word = "OUT_OF_MEMORY"
-        state, reason = ENDINGS.get(word, OTHER)
+            slurm_state = "OUT_OF_MEMORY"
+        state, reason = ENDINGS.get(slurm_state, OTHER)
         own_lines = [line for line in text.splitlines() if line and not line.startswith(NOT_OWN)]
         reason = ": ".join([reason.replace("KIND", find_section(kind)), *own_lines[-1:]])
     elif account.state in FAILED_THERE:
@@ -472,7 +472,7 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 
     Raises SlurmError if Slurm does not answer.
     """
-    folder = find_notes(suite, store)
+    folder = find_notes_folder(suite, store)
     queue = commands.ask_queue({getpass.getuser()})
     # noted ids, too: the tag is another one if the folder is reached by another path
     arrays = _find_tagged(folder, queue) | {note["id"] for note in read_notes(folder)}

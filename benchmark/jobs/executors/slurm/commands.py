@@ -48,7 +48,7 @@ class Refusal(SlurmError):
 
 
 @dataclass(frozen=True)
-class Queued:
+class SlurmJob:
     """A job according to Slurm or to its own files, with fields as in `Job`."""
 
     state: Any
@@ -58,7 +58,7 @@ class Queued:
     name: str = ""
 
 
-def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
+def ask_queue(users: Iterable[str]) -> dict[str, SlurmJob]:
     """The queued jobs of users by id, such as `123_4` for a task of an array.
 
     Raises SlurmError if Slurm does not answer.
@@ -68,16 +68,16 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
     )
     jobs = {}
     for line in answer.splitlines():
-        id, state, reason, node, restarts, name = line.split("|", 5)
-        word = "running"
-        detail = "suspended" if state == "SUSPENDED" else ""
-        if state in WAITING:
-            word = "waiting"
+        id, slurm_state, reason, node, restarts, name = line.split("|", 5)
+        state = "running"
+        detail = "suspended" if slurm_state == "SUSPENDED" else ""
+        if slurm_state in WAITING:
+            state = "waiting"
             detail = reason.replace("None", "")
             if "held" in reason.lower():
                 array = id.partition("_")[0]  # the whole array, so that its jobs share one line
                 detail = f"{reason}: Slurm holds it until `scontrol release {array}`"
-        jobs[id] = Queued(word, detail, node, int(restarts), name)
+        jobs[id] = SlurmJob(state, detail, node, int(restarts), name)
     return jobs
 
 
@@ -91,12 +91,12 @@ def ask_largest_array() -> int:
     return max(1, min(map(int, sizes), default=1))
 
 
-def ask_accounts(jobs: Iterable[str]) -> dict[str, Queued]:
+def ask_accounts(jobs: Iterable[str]) -> dict[str, SlurmJob]:
     """The state and the exit code of jobs that have ended, from Slurm's accounts, by id.
 
     Empty if the accounts give no answer: not every cluster keeps them.
     """
-    accounts: dict[str, Queued] = {}
+    accounts: dict[str, SlurmJob] = {}
     try:
         columns = "--format=JobID,State,ExitCode,NodeList"
         answer = ask("sacct", "-XnP", "--duplicates", columns, f"--jobs={','.join(jobs)}")
@@ -106,7 +106,7 @@ def ask_accounts(jobs: Iterable[str]) -> dict[str, Queued]:
         id, state, exit_code, node = line.split("|")
         state = state.partition(" ")[0]  # without the user who cancelled it
         restarts = accounts[id].restarts + 1 if id in accounts else 0
-        accounts[id] = Queued(state, exit_code, node, restarts)
+        accounts[id] = SlurmJob(state, exit_code, node, restarts)
     return accounts
 
 

@@ -33,7 +33,7 @@ from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.executors.slurm.settings import find_section
 from benchmark.jobs.pool import StopSignals, share_job, work_through
-from benchmark.jobs.work import Starts, Unit, Worker
+from benchmark.jobs.work import StartCounter, Unit, Worker
 from benchmark.locks import JOB
 from benchmark.training.processes import (
     NODE,
@@ -82,18 +82,18 @@ class Task:
         with contextlib.suppress(FileNotFoundError):
             os.chdir(self.folder)
         os.environ |= {NODE: os.environ.get("SLURMD_NODENAME", ""), JOB: job.job_id}
-        place = TorchDistributedEnvironment()
+        environment = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them. submitit would count
         # from 0.
-        place.export(set_cuda_visible_devices=False, overwrite=True)
+        environment.export(set_cuda_visible_devices=False, overwrite=True)
         # use only the job's cores: torch may count those of the whole machine
         cores = os.environ.get("SLURM_CPUS_ON_NODE")
         if cores:
-            share = int(cores) // place.local_world_size
+            share = int(cores) // environment.local_world_size
             torch.set_num_threads(max(1, min(torch.get_num_threads(), share)))
-        starts = Starts(job.paths.folder / f"{job.job_id}_in_vain.json", self.units)
-        if place.rank == 0:
-            starts.begin()
+        start_counter = StartCounter(job.paths.folder / f"{job.job_id}_in_vain.json", self.units)
+        if environment.rank == 0:
+            start_counter.begin()
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
@@ -105,11 +105,11 @@ class Task:
                 with join() as world:
                     self._work(Worker(world, waits=False), signals)
         except Behind as behind:
-            if place.rank == 0:
+            if environment.rank == 0:
                 _queue_again(job.job_id, behind.owners)
         except Stopped:
-            if place.rank == 0:  # it acts for all
-                self._leave(signals, job.job_id, starts)
+            if environment.rank == 0:  # it acts for all
+                self._leave(signals, job.job_id, start_counter)
         else:
             return
         sys.exit(0)  # if it returned, submitit would note that the work is done
@@ -146,7 +146,7 @@ class Task:
         if errors:
             raise errors[0]
 
-    def _leave(self, signals: StopSignals, job: str, starts: Starts) -> None:
+    def _leave(self, signals: StopSignals, job: str, start_counter: StartCounter) -> None:
         """Queue the job again if its time is over or another job takes its node.
 
         If it was cancelled, exit. Raises UserError if it reached its time limit in IN_VAIN starts
@@ -156,7 +156,7 @@ class Task:
             if signals.came[:1] != [TIME_OVER]:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
-            if starts.count_in_vain() >= IN_VAIN:
+            if start_counter.count_in_vain() >= IN_VAIN:
                 section = find_section(self.units[0].kind)
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: "
