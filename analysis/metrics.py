@@ -63,7 +63,7 @@ METRICS = {
         *PERPLEXITIES,
         Metric("area", lower=True, ratio=True, unit="%", digits=1),  # under the curve of AP
         Metric("score", unit=" pt"),
-        Metric("positive", unit="%"),  # share of A-GEM's steps without conflicting gradients
+        Metric("agreement", unit="%"),  # share of A-GEM's steps without conflicting gradients
         Metric("ARS"),
         Metric("fall"),  # of ARS
         Metric("attention"),  # how much more heads attend like their ancestor than like others
@@ -78,11 +78,11 @@ def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLik
     not outweigh all others.
     """
     values = np.asarray(perplexity, float)
-    starts = np.asarray(finished, float)
+    stage_ends = np.asarray(finished, float)
     current = np.asarray(stage)
     is_earlier = np.arange(values.shape[-1]) < current[..., None]
     with np.errstate(invalid="ignore"):  # inf - inf, for a domain that diverged and stayed so
-        rise = np.where(is_earlier, values - starts, 0.0).sum(-1)
+        rise = np.where(is_earlier, values - stage_ends, 0.0).sum(-1)
     mean = rise / np.maximum(current, 1)
     return np.where(current > 0, mean, np.nan)
 

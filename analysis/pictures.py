@@ -37,12 +37,12 @@ class MatrixFigure(FigureExhibit):
     """The perplexity of every domain and probe after every stage, mean over seeds.
 
     Each row has a panel, and all panels share one scale. At most MOST rows are drawn: those named
-    in `rows`, then others in the order in which they get colours. If seeds meet the domains in
-    different orders, columns are the domains' places, as lines are. If runs begin with a start
-    model, its own perplexities are the first line.
+    in `preferred_rows`, then others in the order in which they get colours. If seeds meet the
+    domains in different orders, columns are the domains' places, as lines are. If runs begin with a
+    start model, its own perplexities are the first line.
     """
 
-    rows: tuple[str, ...] = ()
+    preferred_rows: tuple[str, ...] = ()
 
     def _draw(self, study: Study) -> CaptionedFigure:
         rows_of_parts = [(part, self._choose_rows(part)) for part in study.parts]
@@ -84,13 +84,14 @@ class MatrixFigure(FigureExhibit):
         left_out = dict.fromkeys(
             run.row for part, rows in rows_of_parts for run in part.runs if run.row not in rows
         )
-        where = ""
+        left_out_note = ""
         if left_out:
-            where = f"Left out: {', '.join(left_out)}. The records have the numbers of all rows"
+            names = ", ".join(left_out)
+            left_out_note = f"Left out: {names}. The records have the numbers of all rows"
         return finish(
             figure,
             _describe_colours(study),
-            where,
+            left_out_note,
             figures.describe_texts(study, study.suites, [*shown]),
         )
 
@@ -99,7 +100,7 @@ class MatrixFigure(FigureExhibit):
         rows = list(dict.fromkeys(run.row for run in part.runs))
         if len(rows) <= MOST:
             return rows
-        slugs = [make_slug(row) for row in self.rows]
+        slugs = [make_slug(row) for row in self.preferred_rows]
         named = [row for row in rows if make_slug(row) in slugs]
         # rows that train on all text at once come last: they have one line of numbers
         others = [row for row in figures.assign_colours(part) if row not in part.pooled]

@@ -87,14 +87,14 @@ class Cell:
         return ""
 
     @property
-    def beside(self) -> str:
+    def printed_and_corrected(self) -> str:
         """The number that the paper prints, and its correction."""
         if self.corrected:
             return f"{self.printed}, corrected {self.corrected}"
         return self.printed
 
     @property
-    def over(self) -> str:
+    def seeds_mark(self) -> str:
         """The mark at a number of few seeds."""
         if self.few_seeds == 1:
             return "†"
@@ -199,12 +199,12 @@ def format_number(value: float, digits: int) -> str:
     return text.lstrip("-")
 
 
-def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> None:
+def mark_best(block: Block, columns: Sequence[Column], ignored_rows: Collection[str] = ()) -> None:
     """Mark the cell of each column whose seeds are all better than all seeds of each other row.
 
     A cell is not marked if it has one seed, if another row has the same value, or if all its seeds
     are equal (PNN's forgetting is 0 by construction). It must also be better than rows that do not
-    compete, such as unigram distributions. `references`: labels of rows that are never the best,
+    compete, such as unigram distributions. `ignored_rows`: labels of rows that are never the best,
     and that the best need not beat.
     """
     for place, column in enumerate(columns):
@@ -215,7 +215,7 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
         bounds = []  # the least value of each row that sets one
         for row in block.rows:
             cell = row.cells[place]
-            if not cell.values or row.label in references:
+            if not cell.values or row.label in ignored_rows:
                 continue
             values = [sign * value for value in cell.values]
             bounds.append(min(values))
@@ -304,9 +304,9 @@ def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
 def _draw_cell(cell: Cell) -> Text:
     """A cell in the form of `to_markdown`."""
     spread = f" ± {cell.spread}" if cell.spread else ""
-    printed = f" [{cell.beside}]" if cell.printed else ""
+    printed = f" [{cell.printed_and_corrected}]" if cell.printed else ""
     style = "bold" if cell.best else ""
-    return Text(f"{cell.number}{spread}{cell.over}{printed}", style)
+    return Text(f"{cell.number}{spread}{cell.seeds_mark}{printed}", style)
 
 
 @cache

@@ -176,37 +176,38 @@ def _rank_weakness(comparison: Comparison) -> tuple[float, float]:
     return p_above, -float(comparison.margin.mean())
 
 
-def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
+def compare(claim: Claim, measurements: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have.
 
     Empty if no comparison has such a seed.
     """
-    stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
+    all_stages = range(1, len(measurements.stages))
+    stages = all_stages if claim.stages == "each" else [measurements.last]
     columns = [""]
     if claim.metric == "score":
-        columns = list(values.tasks) if claim.columns == "each" else [AVERAGE]
+        columns = list(measurements.tasks) if claim.columns == "each" else [AVERAGE]
     rivals = claim.than or [row for row in PAPER if row not in claim.rows]
     comparisons = tuple(
-        _compare(claim, values, row, rival, stage, column)
+        _compare(claim, measurements, row, rival, stage, column)
         for row, rival, stage, column in product(claim.rows, rivals, stages, columns)
     )
     return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
 
 
 def _compare(
-    claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str
+    claim: Claim, measurements: Measurements, row: str, other: str, stage: int, column: str
 ) -> Comparison:
     metric = METRICS[claim.metric]
-    tests = values.get(Key(claim.metric, make_slug(row), stage, column))
+    row_by_seed = measurements.get(Key(claim.metric, make_slug(row), stage, column))
     if other == ZERO:
-        references: Mapping[int, float] = dict.fromkeys(tests, 0.0)
+        other_by_seed: Mapping[int, float] = dict.fromkeys(row_by_seed, 0.0)
     else:
-        references = values.get(Key(claim.metric, make_slug(other), stage, column))
-    seeds = sorted(set(tests) & set(references))
-    test_values = np.array([tests[seed] for seed in seeds], float)
-    reference_values = np.array([references[seed] for seed in seeds], float)
+        other_by_seed = measurements.get(Key(claim.metric, make_slug(other), stage, column))
+    seeds = sorted(set(row_by_seed) & set(other_by_seed))
+    row_values = np.array([row_by_seed[seed] for seed in seeds], float)
+    other_values = np.array([other_by_seed[seed] for seed in seeds], float)
     with np.errstate(invalid="ignore"):  # two runs that diverged
-        changes = metric.measure_change(test_values, reference_values)
+        changes = metric.measure_change(row_values, other_values)
     if claim.within is not None:
         above_lower_bound = changes - metric.to_change(-claim.within)
         below_upper_bound = metric.to_change(claim.within) - changes
@@ -222,8 +223,8 @@ def _compare(
         column=column,
         changes=changes,
         excess=excess,
-        text_variance=values.compute_text_variance(row, other, stage) if is_ap else 0.0,
-        has_diverged=bool(np.isinf([*test_values, *reference_values]).any()),
+        text_variance=measurements.compute_text_variance(row, other, stage) if is_ap else 0.0,
+        has_diverged=bool(np.isinf([*row_values, *other_values]).any()),
     )
 
 
@@ -278,7 +279,7 @@ def combine_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tup
 class Key(NamedTuple):
     """The place of a number among the measurements of a suite."""
 
-    metric: str  # AP, AP⁺, area, score, positive, ARS, fall (of ARS), attention
+    metric: str  # AP, AP⁺, area, score, agreement, ARS, fall (of ARS), attention
     row: str  # its slug
     stage: int  # from 0
     column: str = ""  # a task's domain, or AVERAGE
@@ -329,7 +330,7 @@ def collect_measurements(part: Study) -> Measurements:
         area = metrics.compute_area_under_curve(later["charged"], later["ap"])
         numbers.put("area", row, numbers.last, seed, area)
     _put_scores(numbers, part)
-    _put_products(numbers, part)
+    _put_gradient_agreement(numbers, part)
     _put_similarities(numbers, part)
     _put_failures(numbers, part)
     return numbers
@@ -393,7 +394,7 @@ def _put_failures(numbers: Measurements, part: Study) -> None:
                     numbers.put(metric, row, stage, run.seed, math.inf, column)
 
 
-def _put_products(numbers: Measurements, part: Study) -> None:
+def _put_gradient_agreement(numbers: Measurements, part: Study) -> None:
     """Put the percentage of A-GEM's steps whose gradient did not conflict with the memory's.
 
     It is over all stages.
@@ -411,7 +412,7 @@ def _put_products(numbers: Measurements, part: Study) -> None:
         steps, conflicts = np.sum([*phases.values(), (0, 0)], axis=0)
         if steps:
             percent = 100 * (1 - conflicts / steps)
-            numbers.put("positive", run.row, numbers.last, run.seed, percent)
+            numbers.put("agreement", run.row, numbers.last, run.seed, percent)
 
 
 def _put_similarities(numbers: Measurements, part: Study) -> None:

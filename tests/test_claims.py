@@ -179,7 +179,7 @@ def test_claims_are_about_rows_that_the_paper_has(claim):
     """Oracle: the transcribed tables have the numbers of every comparison of a claim, unless the
     paper only draws or tells them.
     """
-    only_drawn = claim.metric in ("area", "positive", "ARS", "fall", "attention")
+    only_drawn = claim.metric in ("area", "agreement", "ARS", "fall", "attention")
     paper = convert_printed(EXHIBITS[claim.table].printed, EXHIBITS[claim.table].suites[0])
     compared = compare(claim, paper)
     assert claim.metric in METRICS
@@ -245,7 +245,7 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
     )
     tests = [line.test for line in run.scores[2] if line.domain == "bio"]
     assert results.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
-    assert results.get(Key("positive", "agem", results.last))[0] == pytest.approx(99.95, abs=0.02)
+    assert results.get(Key("agreement", "agem", results.last))[0] == pytest.approx(99.95, abs=0.02)
     assert {"rightprompt", "wrongprompt", "noprompt"} < {
         key.row for key in results.values if key.metric == "score"
     }
