@@ -45,7 +45,7 @@ class FakeTime:
 class FirstIsFurther(World):
     """The first of two processes has a checkpoint of step 7."""
 
-    def agree(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return (0, 7) if value is None else value
 
 

@@ -191,8 +191,8 @@ def expanded(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Expanded:
     begun = []
 
     class Noting(PhaseOptimizer):
-        def carry_on(self, moments: Moments, vocabulary: int) -> None:
-            super().carry_on(moments, vocabulary)
+        def load_moments(self, moments: Moments, vocabulary: int) -> None:
+            super().load_moments(moments, vocabulary)
             begun.append(copy.deepcopy(self.gather_moments()))
 
     with pytest.MonkeyPatch.context() as patch:

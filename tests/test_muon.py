@@ -21,7 +21,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe
 from benchmark.settings.load import load_suite
 from benchmark.settings.optimizers import find_optimizer
-from benchmark.training.optimizer import PhaseOptimizer, find_maps
+from benchmark.training.optimizer import PhaseOptimizer, find_linear_maps
 from tests.support.tiny_suite import write
 
 WIDTH = 32
@@ -63,7 +63,8 @@ def make_optimizer(model: Any, **training: Any) -> PhaseOptimizer:
     names = model.part_names()
     named = [(names[name], parameter) for name, parameter in model.named_parameters()]
     rates = [1.0] * len(named)
-    return PhaseOptimizer(find_optimizer("muon"), named, rates, config.training, find_maps(model))
+    linear_maps = find_linear_maps(model)
+    return PhaseOptimizer(find_optimizer("muon"), named, rates, config.training, linear_maps)
 
 
 def draw_gradients(model: Any, step: int) -> None:
@@ -106,7 +107,7 @@ def test_each_map_is_orthogonalised_apart(architecture: str, decay: str) -> None
         if step == STEPS:
             moments = optimizer.gather_moments()
             optimizer = make_optimizer(model, decay=decay)
-            optimizer.carry_on(moments, 40)
+            optimizer.load_moments(moments, 40)
         draw_gradients(model, step)
         for parameter, parts in copies.items():
             assert parameter.grad is not None

@@ -194,7 +194,7 @@ def test_moments_fit_what_has_grown() -> None:
         parameter.grad = torch.ones_like(parameter)
     before.step(0.1)
     after = PhaseOptimizer(OPTIMIZERS["adamw"], new, [1.0] * 3, training)
-    after.carry_on(before.gather_moments(), vocabulary=3)
+    after.load_moments(before.gather_moments(), vocabulary=3)
     kept = after.gather_moments()
     assert kept.keys() == {"table"} and kept["table"]["step"] == 1
     assert kept["table"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2 + [[0.0] * 3]

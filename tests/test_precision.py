@@ -127,7 +127,8 @@ def test_what_is_kept_is_fp32_under_bf16(
         finally:
             hook.remove()
         if stepper.optimizer is not None:
-            states = [item for part in stepper.optimizer._parts for item in part.state.items()]
+            optimizers = stepper.optimizer._torch_optimizers
+            states = [item for optimizer in optimizers for item in optimizer.state.items()]
             for parameter, state in states:
                 kept["parameters"].add(parameter.dtype)
                 kept["gradients"].add(parameter.grad.dtype)

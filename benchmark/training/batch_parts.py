@@ -13,7 +13,7 @@ from benchmark.settings.suite import RunConfig, Training
 from benchmark.training.declaration import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
-SOURCES = 10_000  # difference of `Draw.number` between two successive sources of a phase
+SOURCE_STRIDE = 10_000  # difference of `Draw.number` between two successive sources of a phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class Draw:
     fresh: int = 0
     replayed: int = 0  # from the suite's `replay`. Methods are not told about it
     memory: int = 0
-    # index of the phase + SOURCES * index of the source. The random numbers depend on it, so that
-    # each source draws other sequences
+    # index of the phase + SOURCE_STRIDE * index of the source. The random numbers depend on it, so
+    # that each source draws other sequences
     number: int = 0
     weight: float = 1.0  # of its mean loss in the step's loss
 
@@ -54,7 +54,7 @@ def plan_draws(
         sequences: int,
         memory: float,
         replay: float,
-        number: int = 0,
+        source_index: int = 0,
         weight: float = 1.0,
     ) -> Draw:
         replayed_sequences = count("replay", replay, sequences)
@@ -66,7 +66,7 @@ def plan_draws(
             fresh=sequences - replayed_sequences - memory_sequences,
             replayed=replayed_sequences,
             memory=memory_sequences,
-            number=SOURCES * number + index,
+            number=SOURCE_STRIDE * source_index + index,
             weight=weight,
         )
 
@@ -75,13 +75,13 @@ def plan_draws(
     draws = []
     if not phase.sources:
         draws.append(make(phase.domain, batch_size, phase.memory, replay))
-    for number, source in enumerate(phase.sources):
+    for source_index, source in enumerate(phase.sources):
         sequences = 0
         if has_memory or not source.from_memory:
             sequences = count("sources", source.share, batch_size)
         source_replay = 0.0 if source.from_memory or source.domain == OWN else replay
         memory = float(source.from_memory)
-        draw = make(source.domain, sequences, memory, source_replay, number, source.weight)
+        draw = make(source.domain, sequences, memory, source_replay, source_index, source.weight)
         draws.append(draw)
     return draws, Draw(domain="memory", memory=second_sequences, number=1000 + index)
 

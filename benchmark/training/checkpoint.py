@@ -42,7 +42,7 @@ def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
     cure = f"remove {path}, and its stage begins again from the model before it"
     saved = load(path, cure, world.device) if path.exists() else None
     place = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
-    first_place = world.agree(place)
+    first_place = world.broadcast(place)
     if place != first_place:
         raise RuntimeError(
             f"{path}: process {world.rank} finds (phase, step) {place}, the first process "

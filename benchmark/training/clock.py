@@ -30,7 +30,7 @@ from benchmark.training.processes import World, find_machine_name, list_own_core
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 STOP = 2.0  # shortest stop, in seconds between two readings. The system itself causes shorter ones
 # seconds between two readings of the cores, because one takes as long as fifty clock readings
-LOOK = 0.5
+CORE_READ_INTERVAL = 0.5
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Clock:
     def pause(self) -> None:
         """Stop charging, after the device has finished the charged work."""
         self._world.synchronize()
-        self._read(look=True)
+        self._read(read_cores=True)
         self._started = None
 
     def count(self, work: Work, alarm: int = 0) -> int:
@@ -125,7 +125,7 @@ class Clock:
         self._still = 0.0
         return int(gravest)
 
-    def _read(self, look: bool = False) -> None:
+    def _read(self, read_cores: bool = False) -> None:
         """Add the time since the last reading.
 
         More than STOP seconds count as a stop if the process computed in less than a tenth of them.
@@ -140,16 +140,16 @@ class Clock:
         self._still += duration if was_stopped else 0.0
         self._started = now
         self._computed = computed
-        last_look = self._cores_before
-        if look or was_stopped or now - last_look.wall > LOOK:
+        last_core_time = self._cores_before
+        if read_cores or was_stopped or now - last_core_time.wall > CORE_READ_INTERVAL:
             reading = read_core_time()
             self._cores_before = reading
-            if was_stopped:  # the core times since the last look include the stop: drop them
+            if was_stopped:  # the core times since their last reading include the stop: drop them
                 self.cores.stood_still += duration
             else:
-                self.cores.wall += reading.wall - last_look.wall
-                self.cores.cpu += reading.cpu - last_look.cpu
-                self.cores.busy += reading.busy - last_look.busy
+                self.cores.wall += reading.wall - last_core_time.wall
+                self.cores.cpu += reading.cpu - last_core_time.cpu
+                self.cores.busy += reading.busy - last_core_time.busy
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def evaluate_missing(
     ]
     if records.find_last(lines, StageLine) and not records.find_last(lines, EvaluationLine):
         missing = []
-    missing = world.agree(missing)  # the other processes have read no lines
+    missing = world.broadcast(missing)  # the other processes have read no lines
     if not missing:
         return
     model = load_model().to(world.device)

@@ -26,10 +26,10 @@ from benchmark.training.shards import gather, spread
 # the state of each parameter in torch's optimizer, by the parameter's name (`part_names`)
 Moments = dict[str, dict[str, Any]]
 Named = Sequence[tuple[str, nn.Parameter]]
-Maps = Mapping[nn.Parameter, Sequence[Place]]
+LinearMaps = Mapping[nn.Parameter, Sequence[Place]]
 
 
-def find_maps(model: LanguageModel) -> Maps:
+def find_linear_maps(model: LanguageModel) -> LinearMaps:
     """The linear maps in each matrix of the layers that holds several or is stored transposed."""
     maps: dict[nn.Parameter, list[Place]] = {}
     for layer in model.architecture.find_places(model.network).layers:
@@ -40,7 +40,7 @@ def find_maps(model: LanguageModel) -> Maps:
 
 
 @dataclass(frozen=True)
-class MapsApart:
+class SplitParameter:
     """The linear maps in a parameter, as separate parameters (out, in) for torch's optimizer."""
 
     parameter: nn.Parameter
@@ -48,7 +48,7 @@ class MapsApart:
     parts: Sequence[nn.Parameter]
 
     @classmethod
-    def make(cls, parameter: nn.Parameter, places: Sequence[Place]) -> MapsApart:
+    def make(cls, parameter: nn.Parameter, places: Sequence[Place]) -> SplitParameter:
         parts = [nn.Parameter(place.take(parameter.detach())) for place in places]
         return cls(parameter, places, parts)
 
@@ -95,8 +95,8 @@ class PhaseOptimizer:
     """All torch optimizers of one phase, used as one.
 
     Each has its own parameters. `named` has the parameters that the phase trains, by `part_names`.
-    `factors` are the factors of their learning rates. `maps` is the result of `find_maps`, for a
-    kind that looks at whole matrices.
+    `factors` are the factors of their learning rates. `linear_maps` is the result of
+    `find_linear_maps`, for a kind that looks at whole matrices.
     """
 
     def __init__(
@@ -105,17 +105,18 @@ class PhaseOptimizer:
         named: Named,
         factors: Sequence[float],
         training: Training,
-        maps: Maps | None = None,
+        linear_maps: LinearMaps | None = None,
     ) -> None:
         self._fit = kind.fit or fit_moments
         self._named = named
         self._optimizers: dict[nn.Parameter, torch.optim.Optimizer] = {}
-        self._parts: list[torch.optim.Optimizer] = []
-        self._apart: dict[nn.Parameter, MapsApart] = {}
-        if maps and kind.needs_full_weights and training.fused_maps == "apart":
+        self._torch_optimizers: list[torch.optim.Optimizer] = []
+        self._split_parameters: dict[nn.Parameter, SplitParameter] = {}
+        if linear_maps and kind.needs_full_weights and training.fused_maps == "apart":
             for _, parameter in named:
-                if parameter in maps:
-                    self._apart[parameter] = MapsApart.make(parameter, maps[parameter])
+                if parameter in linear_maps:
+                    split = SplitParameter.make(parameter, linear_maps[parameter])
+                    self._split_parameters[parameter] = split
         for part in kind.parts:
             groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
             for (name, parameter), factor in zip(named, factors, strict=True):
@@ -136,26 +137,26 @@ class PhaseOptimizer:
             except (ValueError, TypeError) as error:
                 options = dict(kind.options)
                 raise ConfigError(f"optimizer {kind.name} with {options}: {error}") from None
-            self._parts.append(optimizer)
+            self._torch_optimizers.append(optimizer)
             for group in groups.values():
                 self._optimizers |= dict.fromkeys(group, optimizer)
 
     def _list_parts(self, parameter: nn.Parameter) -> Sequence[nn.Parameter]:
         """The parameters that torch's optimizer has in place of this one."""
-        if parameter in self._apart:
-            return self._apart[parameter].parts
+        if parameter in self._split_parameters:
+            return self._split_parameters[parameter].parts
         return [parameter]
 
     def step(self, learning_rate: float) -> None:
         """Move all parameters by their gradients."""
-        for maps in self._apart.values():
-            maps.before_step()
-        for part in self._parts:
-            for group in part.param_groups:
+        for split in self._split_parameters.values():
+            split.before_step()
+        for optimizer in self._torch_optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = learning_rate * group["factor"]
-            part.step()
-        for maps in self._apart.values():
-            maps.after_step()
+            optimizer.step()
+        for split in self._split_parameters.values():
+            split.after_step()
 
     def gather_moments(self) -> Moments:
         """The moments by parameter name.
@@ -167,13 +168,13 @@ class PhaseOptimizer:
             part_states = self._optimizers[parameter].state
             states = [part_states.get(part, {}) for part in self._list_parts(parameter)]
             state = gather(states[0])
-            if state and parameter in self._apart:
-                state = self._apart[parameter].join_states(states)
+            if state and parameter in self._split_parameters:
+                state = self._split_parameters[parameter].join_states(states)
             if state:
                 moments[name] = state
         return moments
 
-    def carry_on(self, moments: Moments, vocabulary: int) -> None:
+    def load_moments(self, moments: Moments, vocabulary: int) -> None:
         """Start with copies of the moments that fit a vocabulary of `vocabulary` rows."""
         for name, parameter in self._named:
             state = self._fit(moments.get(name, {}), parameter, vocabulary)
@@ -185,9 +186,9 @@ class PhaseOptimizer:
                     value = value.to(parameter.device, copy=True)
                 on_device[key] = value
             part_states = self._optimizers[parameter].state
-            if parameter in self._apart:
-                maps = self._apart[parameter]
-                part_states.update(zip(maps.parts, maps.split_state(on_device), strict=True))
+            if parameter in self._split_parameters:
+                split = self._split_parameters[parameter]
+                part_states.update(zip(split.parts, split.split_state(on_device), strict=True))
             else:
                 part_states[parameter] = spread(on_device, parameter)
 

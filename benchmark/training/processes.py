@@ -40,7 +40,7 @@ from benchmark.settings.suite import RunConfig
 T = TypeVar("T")
 
 
-LOOK = 0.1  # seconds between two messages of processes that wait for the first one
+POLL_INTERVAL = 0.1  # seconds between two messages of processes that wait for the first one
 NODE = "BENCHMARK_NODE"  # the variable in which an executor names the machine of its job
 
 
@@ -73,7 +73,7 @@ class World:
         for tensor in tensors if self.size > 1 else ():
             dist.all_reduce(tensor)
 
-    def agree(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return the first process's value in every process."""
         return self.gather(value)[0]
 
@@ -94,9 +94,9 @@ class World:
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
             future = thread.submit(act) if self.leads else None
             while not any(self.find_maximum(future is not None and future.done())):
-                time.sleep(LOOK)
+                time.sleep(POLL_INTERVAL)
         failure = future.exception() if future else None
-        error = self.agree(failure)
+        error = self.broadcast(failure)
         if error:
             raise failure or error
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from benchmark.training.clock import Clock
 
-HEARTBEAT = 10.0  # seconds after which the next heartbeat is due
-LINE = 60.0  # seconds after which the next line is due
-STEP = 3  # forward passes that take as long as a training step
+HEARTBEAT_INTERVAL = 10.0  # seconds after which the next heartbeat is due
+LINE_INTERVAL = 60.0  # seconds after which the next line is due
+FORWARD_PASSES_PER_STEP = 3  # that take as long as a training step
 
 
 class Heartbeat(msgspec.Struct):
@@ -91,7 +91,7 @@ class EvaluationTimes:
         if self._seconds:
             return rest * statistics.fmean(self._seconds)
         if tokens_per_second:
-            return rest * self._tokens / (STEP * tokens_per_second)
+            return rest * self._tokens / (FORWARD_PASSES_PER_STEP * tokens_per_second)
         return 0.0
 
 
@@ -105,7 +105,7 @@ class ProgressLine:
         self.name = name
         self._heartbeat = heartbeat
         self._next = 0.0
-        self._next_line = time.monotonic() + LINE
+        self._next_line = time.monotonic() + LINE_INTERVAL
 
     def is_due(self) -> bool:
         return time.monotonic() >= self._next
@@ -116,7 +116,7 @@ class ProgressLine:
         """Report the progress of a stage."""
         training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
         rest = evaluations.estimate_rest(clock.fraction, clock.tokens_per_second)
-        self._next = time.monotonic() + HEARTBEAT
+        self._next = time.monotonic() + HEARTBEAT_INTERVAL
         heartbeat = Heartbeat(
             stage=stage.index,
             stages=stage.stream_info.stages,
@@ -138,7 +138,7 @@ class ProgressLine:
     def say_briefly(self, text: str) -> None:
         """Print a text that is soon outdated, at most once per minute."""
         if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE
+            self._next_line = time.monotonic() + LINE_INTERVAL
             self.say(text)
 
     def say(self, text: str) -> None:

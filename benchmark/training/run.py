@@ -177,7 +177,7 @@ class Run:
         if self.config.training.shard and precision == "fp16":
             # "auto" chose fp16, but losses are scaled only for whole gradients
             precision = "fp32"
-        return self.world.agree(start.provenance.precision if start else precision)
+        return self.world.broadcast(start.provenance.precision if start else precision)
 
     def _train_stage(self, index: int) -> None:
         """Train a stage, unless it is trained already.

@@ -65,7 +65,7 @@ class Shards(nn.Module):
         model.to(self._device)
 
     @contextmanager
-    def hold_whole(self) -> Iterator[None]:
+    def unshard_temporarily(self) -> Iterator[None]:
         """Bring the full model back inside the block, then move it to main memory again."""
         self.bring_back()
         yield

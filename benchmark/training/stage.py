@@ -156,7 +156,8 @@ class StageRun:
             stepper.learner.metrics = saved["metrics"]
             stepper.learner.scaler.load_state_dict(saved["scaler"])
             if stepper.optimizer and saved["optimizer"]:
-                stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
+                vocabulary = self.inputs.model.vocabulary.size
+                stepper.optimizer.load_moments(saved["optimizer"], vocabulary)
         warmup = pick_for_stage(training.warmup, self.stage.index)
         schedule = find_schedule(phase.schedule or training.schedule, warmup)
         seconds = self.times.phases.get(phase.name, 0.0)
@@ -233,7 +234,7 @@ class StageRun:
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
                     progress.show(self.stage, stepper.phase, clock, loss, self.evaluations)
-                with stepper.hold_whole(look or save):
+                with stepper.unshard_temporarily(look or save):
                     if look:
                         values = {"loss": loss.item(), "learning_rate": learning_rate}
                         self._evaluate(stepper.phase.name, **values)

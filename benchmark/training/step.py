@@ -38,7 +38,7 @@ from benchmark.training.method import (
 from benchmark.training.optimizer import (
     Moments,
     PhaseOptimizer,
-    find_maps,
+    find_linear_maps,
     find_rate_factors,
     find_width_factors,
 )
@@ -276,9 +276,11 @@ class Stepper:
         self.optimizer = None
         if self.phase.trains:
             kind = choose_optimizer(self.method, self.training)
-            maps = find_maps(self.model)
-            self.optimizer = PhaseOptimizer(kind, self._named, self._factors, self.training, maps)
-            self.optimizer.carry_on(self._first_moments, self.inputs.model.vocabulary.size)
+            linear_maps = find_linear_maps(self.model)
+            self.optimizer = PhaseOptimizer(
+                kind, self._named, self._factors, self.training, linear_maps
+            )
+            self.optimizer.load_moments(self._first_moments, self.inputs.model.vocabulary.size)
 
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = START) -> Tensor:
         """Take the `step`-th step of the phase (from 0).
@@ -360,13 +362,13 @@ class Stepper:
             return dict(self._first_moments)
         return {**self._first_moments, **self.optimizer.gather_moments()}
 
-    def hold_whole(self, is_asked_for: bool) -> AbstractContextManager[None]:
+    def unshard_temporarily(self, is_asked_for: bool) -> AbstractContextManager[None]:
         """Inside the block, if asked for, `inputs.model` is as trained so far, on the device.
 
         Without shards it always is.
         """
         if self.shards and is_asked_for:
-            return self.shards.hold_whole()
+            return self.shards.unshard_temporarily()
         return nullcontext()
 
     def close(self) -> None:

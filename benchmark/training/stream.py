@@ -31,7 +31,7 @@ from benchmark.data.tokens import (
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay
-from benchmark.training.batch_parts import SOURCES, Draw, plan_draws
+from benchmark.training.batch_parts import SOURCE_STRIDE, Draw, plan_draws
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
@@ -171,7 +171,7 @@ class Stream:
         batch = self._to_batch(text, domains, *key, step, sequences)
         batch.global_size = draw.sequences
         batch.memory_sequences = int(is_memory.sum())
-        batch.source = draw.number // SOURCES
+        batch.source = draw.number // SOURCE_STRIDE
         batch.weight = draw.weight
         return batch
 

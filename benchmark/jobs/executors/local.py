@@ -87,7 +87,7 @@ def execute(plan: Plan) -> int:
                 worker = Worker(world)
                 for wave in waves:
                     # use the first process's units, because others may have read other records
-                    units = world.agree(list(wave.units))
+                    units = world.broadcast(list(wave.units))
                     # errors are raised: a wrong text is wrong for all its runs
                     if wave.kind == "prepare":
                         for unit in units:

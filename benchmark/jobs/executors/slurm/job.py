@@ -167,7 +167,7 @@ class Task:
 
 def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
     """Raise Behind if other jobs train what each of these units needs next."""
-    jobs = world.agree({unit.find_owning_job() for unit in units})
+    jobs = world.broadcast({unit.find_owning_job() for unit in units})
     owners = jobs - {os.environ[JOB]}
     if owners and "" not in owners:
         raise Behind(sorted(owners))
