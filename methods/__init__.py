@@ -153,12 +153,12 @@ def list_runs(
     configs = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in configs):
         return configs
-    from benchmark.models.start_model import StartModelGone, set_start_model  # it imports torch
+    from benchmark.models.start_model import StartModelGone, resolve_start_model  # it imports torch
 
     resolved = []
     for config in configs:
         try:
-            resolved.append(set_start_model(config))
+            resolved.append(resolve_start_model(config))
         except StartModelGone:
             found = find_start(config) if find_start else None
             if found is None:

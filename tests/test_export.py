@@ -19,7 +19,7 @@ from benchmark.models import LanguageModel, build, load
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
-from benchmark.models.start_model import set_start_model
+from benchmark.models.start_model import resolve_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Data, Model
@@ -171,7 +171,7 @@ def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path
 def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
     """Oracle: the model's own architecture and size, its tokenizer's ids, and special tokens."""
     export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
-    model = set_start_model(
+    model = resolve_start_model(
         make_tiny_config("er").model_copy(
             update={
                 "model": Model(start=str(tmp_path / "out")),

@@ -60,7 +60,7 @@ def make_model(architecture: str) -> Any:
 def make_optimizer(model: Any, **training: Any) -> PhaseOptimizer:
     settings = {"fused_maps": "apart", "weight_decay": 0.1, **training}
     config = make_tiny_config("naive", optimizer="muon", **settings)
-    names = model.part_names()
+    names = model.map_parameter_names()
     named = [(names[name], parameter) for name, parameter in model.named_parameters()]
     rates = [1.0] * len(named)
     linear_maps = find_linear_maps(model)

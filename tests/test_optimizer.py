@@ -82,7 +82,7 @@ def test_each_kind_is_torchs(kind: str, tiny_folder) -> None:
             ]
 
         def adjust_gradients(self, learner, memory):
-            names = learner.model.part_names()
+            names = learner.model.map_parameter_names()
             noted = {names[name]: p for name, p in learner.named_parameters if names[name] in NAMES}
             self.gradients = [*self.gradients, {name: p.grad.clone() for name, p in noted.items()}]
             self.weights = [*self.weights, {name: p.detach().clone() for name, p in noted.items()}]
@@ -125,7 +125,7 @@ def test_what_decays(kind: str, decay: str, tiny_folder: Path) -> None:
     config = make_tiny_config("naive", optimizer=kind, decay=decay, weight_decay=0.1)
     stream = TinyRuns("naive", methods.build, tiny_folder).make_run(config, "run").stream
     model = make_stage(config, 0, stream).build(config.model.ladder[1])
-    names = model.part_names()
+    names = model.map_parameter_names()
     named = [(names[name], parameter) for name, parameter in model.named_parameters()]
     before = {name: parameter.detach().clone() for name, parameter in named}
     for _, parameter in named:
@@ -212,7 +212,7 @@ def test_parts_have_names_in_every_architecture(architecture: str, tiny_folder) 
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     stage = tiny.make_run(config, "run").config.model.ladder[-1]
     model = make_stage(config, 2, tiny.make_run(config, "run").stream).build(stage)
-    names = set(model.part_names().values())
+    names = set(model.map_parameter_names().values())
     assert len(names) == len(list(model.parameters()))
     assert {name.split(".")[1] for name in names if name.startswith("layers.")} == {"0", "1"}
     assert "embeddings.0.weight" in names

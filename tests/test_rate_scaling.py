@@ -34,7 +34,7 @@ def measure_changes(architecture: str, width: int, training: Training) -> dict[s
     states: list[Any] = []
     norm = model.network.get_submodule(LAST_NORM[architecture])
     norm.register_forward_hook(lambda module, inputs, output: states.append(inputs[0].detach()))
-    names = model.part_names()
+    names = model.map_parameter_names()
     named = [(names[name], parameter) for name, parameter in model.named_parameters()]
     factors = find_width_factors(model, [parameter for _, parameter in named], training)
     optimizer = PhaseOptimizer(OPTIMIZERS["adamw"], named, factors, training)
@@ -83,7 +83,7 @@ def test_which_rates_follow_the_width() -> None:
     """
     training = Training(batch_size=4, learning_rate=RATE, rate_scaling="mup", rate_width=16)
     model = build("gpt", 1, 64, Vocabulary(text=64), 34, head_size=8)
-    names = model.part_names()
+    names = model.map_parameter_names()
     factors = find_width_factors(model, model.parameters(), training)
     by_name = dict(zip((names[name] for name, _ in model.named_parameters()), factors, strict=True))
     assert by_name["embeddings.0.weight"] == 16 / 64

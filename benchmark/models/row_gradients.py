@@ -45,7 +45,7 @@ def compute_row_gradients(
     parameters = {
         parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad
     }
-    uses: Counter[nn.Parameter] = Counter()  # calls whose backward pass is still to come
+    pending_calls: Counter[nn.Parameter] = Counter()  # calls whose backward pass is still to come
     # a tied parameter has several
     functions: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)
     missing = set(parameters)
@@ -59,17 +59,17 @@ def compute_row_gradients(
         layer_input = inputs[0]
         saved = [layer_input.expand(rows, *layer_input.shape[1:])]
         output.register_hook(partial(backward, layer, saved))
-        uses.update(layer.parameters(recurse=False))
+        pending_calls.update(layer.parameters(recurse=False))
         return output
 
     @torch.no_grad()
     def backward(layer: nn.Module, saved: list[Tensor], gradient: Tensor) -> None:
         for parameter, function in rules[layer](layer, saved.pop(), gradient):
-            uses[parameter] -= 1
+            pending_calls[parameter] -= 1
             if parameter not in parameters:
                 continue
             functions[parameter].append(function)
-            if uses[parameter] == 0:
+            if pending_calls[parameter] == 0:
                 missing.discard(parameter)
                 _add_in_parts(parameter, rows, functions.pop(parameter), take)
 
@@ -96,15 +96,17 @@ def compute_row_gradients(
         )
 
 
-def _add_in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:
+def _add_in_parts(
+    parameter: nn.Parameter, rows: int, functions: Sequence[OfPart], take: Take
+) -> None:
     """Add up the gradients of a parameter's uses, and pass them to `take`, a part at a time."""
     length = len(parameter)
     step = max(1, AT_ONCE * length // (rows * parameter.numel()))
     for start in range(0, length, step):
         part = slice(start, min(start + step, length))
         total = None
-        for use in uses:
-            total = use(part, total)
+        for function in functions:
+            total = function(part, total)
         assert total is not None
         take(parameter, part, total.to(parameter.dtype))
 

@@ -42,7 +42,7 @@ class StartModelGone(ConfigError):
     """There is no such folder, nor such a model on the Hub or in its cache."""
 
 
-def set_start_model(config: RunConfig) -> RunConfig:
+def resolve_start_model(config: RunConfig) -> RunConfig:
     """The run with the settings that follow from its start model.
 
     These are architecture, head size, ladder, and the model's folder. A run without a start model

@@ -124,7 +124,7 @@ class LanguageModel(nn.Module):
         if has_few_logits or torch.compiler.is_compiling() or not self.training:
             return cross_entropy(self(tokens, domains, positions), targets)
         hidden = self._select_positions(positions, self.hidden(tokens, domains))
-        states = self.architecture.transform(self.network, hidden).flatten(0, 1)
+        states = self.architecture.compute_decoder_inputs(self.network, hidden).flatten(0, 1)
         weight, bias = _select_text_rows(self.network.get_output_embeddings(), self.vocabulary.text)
         return linear_cross_entropy(states, weight, bias, targets.flatten())
 
@@ -167,7 +167,7 @@ class LanguageModel(nn.Module):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits (..., V_text) for hidden states (..., D)."""
         decoder: Any = self.network.get_output_embeddings()
-        logits = decoder(self.architecture.transform(self.network, hidden))
+        logits = decoder(self.architecture.compute_decoder_inputs(self.network, hidden))
         if logits.shape[-1] != self.vocabulary.text:
             raise ValueError(
                 f"the network puts out {logits.shape[-1]} logits for a text vocabulary of "
@@ -197,7 +197,7 @@ class LanguageModel(nn.Module):
             part.zero_grad()  # a gradient left from before has fewer rows
         self.set_network(self.network)
 
-    def part_names(self) -> dict[str, str]:
+    def map_parameter_names(self) -> dict[str, str]:
         """Map each parameter's name to one whose first part all architectures share.
 
         In the i-th transformer layer this is `layers.i.` and the parameter's name in the layer, in
@@ -216,10 +216,10 @@ class LanguageModel(nn.Module):
             for place, part in places.items()
             for name, p in part.named_parameters()
         }
-        part_names = {}
+        new_names = {}
         for name, parameter in self.named_parameters():
-            part_names[name] = names.get(id(parameter), name)
-        return part_names
+            new_names[name] = names.get(id(parameter), name)
+        return new_names
 
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
         """Write a Hugging Face folder (config, safetensors, tokenizer).

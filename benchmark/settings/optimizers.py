@@ -37,7 +37,7 @@ class Part:
 
     # its learning rate does not count, because each step sets it
     make: Callable[[Groups, Training, Options], TorchOptimizer]
-    # by the parameter's name in `LanguageModel.part_names`
+    # by the parameter's name in `LanguageModel.map_parameter_names`
     takes: Callable[[str, Parameter], bool] = lambda name, parameter: True
 
 

@@ -78,7 +78,7 @@ class Phase:
     # adjust_gradients receives it
     memory_batch: float = 0.0
     schedule: Schedule | ScheduleName | None = None  # of the learning rate. None is the suite's
-    # factors of the learning rate by name (`part_names`). 0 freezes
+    # factors of the learning rate by name (`map_parameter_names`). 0 freezes
     lr_multipliers: Mapping[str, float] = field(default_factory=dict)
     # the phase's end is evaluated and saved, and the next stage starts from the phase's beginning
     discard_after: bool = False

@@ -23,7 +23,7 @@ from benchmark.settings.optimizers import Optimizer
 from benchmark.settings.suite import Training
 from benchmark.training.shards import gather, spread
 
-# the state of each parameter in torch's optimizer, by the parameter's name (`part_names`)
+# the state of each parameter in torch's optimizer, by the parameter's name (`map_parameter_names`)
 Moments = dict[str, dict[str, Any]]
 Named = Sequence[tuple[str, nn.Parameter]]
 LinearMaps = Mapping[nn.Parameter, Sequence[Place]]
@@ -94,9 +94,9 @@ class SplitParameter:
 class PhaseOptimizer:
     """All torch optimizers of one phase, used as one.
 
-    Each has its own parameters. `named` has the parameters that the phase trains, by `part_names`.
-    `factors` are the factors of their learning rates. `linear_maps` is the result of
-    `find_linear_maps`, for a kind that looks at whole matrices.
+    Each has its own parameters. `named` has the parameters that the phase trains, by
+    `map_parameter_names`. `factors` are the factors of their learning rates. `linear_maps` is the
+    result of `find_linear_maps`, for a kind that looks at whole matrices.
     """
 
     def __init__(
@@ -196,7 +196,8 @@ class PhaseOptimizer:
 def is_decaying_matrix(name: str, parameter: nn.Parameter) -> bool:
     """Whether a parameter decays under `training.decay = "matrices"`.
 
-    Embeddings do not, nor do prompts, which are rows of an embedding. `name` is from `part_names`.
+    Embeddings do not, nor do prompts, which are rows of an embedding. `name` is from
+    `map_parameter_names`.
     """
     return parameter.dim() >= 2 and not name.startswith("embeddings.")
 

@@ -239,7 +239,7 @@ class Stepper:
         if self.training.shard:
             self.shards = Shards(inputs.model, inputs.world)
             self.model = self.shards.model
-        names = self.model.part_names()
+        names = self.model.map_parameter_names()
         trainable = []
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from benchmark.instruments.conformance import make_tiny_config
-from benchmark.models.start_model import set_start_model
+from benchmark.models.start_model import resolve_start_model
 from benchmark.settings.suite import Model, RunConfig
 
 
@@ -73,4 +73,4 @@ def published(folder: Path, kind: str, **config: Any) -> Path:
 
 def config_of(method: str, start: Path, **model: Any) -> RunConfig:
     tiny = make_tiny_config(method)
-    return set_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
+    return resolve_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))

@@ -350,7 +350,7 @@ class Architecture:
             lambda part: part if isinstance(part, Place) else Place(part),
         )
 
-    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+    def compute_decoder_inputs(self, network: Any, hidden: Tensor) -> Tensor:
         """The inputs (..., D) of the decoder, made from last hidden states (..., D)."""
         return hidden
 

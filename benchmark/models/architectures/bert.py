@@ -59,7 +59,7 @@ class Bert(Architecture):
         head = network.lm_head
         return self.find_network_modules(network, head.dense, head.layer_norm, head.decoder)
 
-    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+    def compute_decoder_inputs(self, network: Any, hidden: Tensor) -> Tensor:
         head = network.lm_head
         return head.layer_norm(F.gelu(head.dense(hidden)))
 

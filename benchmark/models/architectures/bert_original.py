@@ -49,7 +49,7 @@ class OriginalBert(Bert):
             network, head.transform.dense, head.transform.LayerNorm, head.decoder
         )
 
-    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+    def compute_decoder_inputs(self, network: Any, hidden: Tensor) -> Tensor:
         return network.cls.predictions.transform(hidden)
 
     def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:

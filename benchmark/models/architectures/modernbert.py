@@ -96,7 +96,7 @@ class ModernBert(Architecture):
             decoder=network.decoder,
         )
 
-    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+    def compute_decoder_inputs(self, network: Any, hidden: Tensor) -> Tensor:
         return network.head(hidden)
 
     def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:

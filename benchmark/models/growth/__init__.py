@@ -198,10 +198,12 @@ def read_epsilon(network: PreTrainedModel) -> float:
 def read_heads(config: Any) -> Heads:
     """The attention heads of a network of this configuration."""
     heads = config.num_attention_heads
-    groups = getattr(config, "num_key_value_heads", None) or heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     norms_all = architectures.find(config.model_type).norms_all_heads
-    return Heads(size=size, groups=groups, ratio=heads // groups, normed_together=norms_all)
+    return Heads(
+        size=size, key_heads=key_heads, ratio=heads // key_heads, normed_together=norms_all
+    )
 
 
 def find_width_step(config: Any) -> int:
@@ -209,7 +211,7 @@ def find_width_step(config: Any) -> int:
 
     A head is copied whole, and query heads that share a key head are copied together.
     """
-    return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).groups)
+    return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).key_heads)
 
 
 def build_larger(

@@ -108,13 +108,13 @@ def plan_layers(
 class Heads:
     """The attention heads of a network, which have `size` units each.
 
-    `groups` is the number of key heads, each shared by `ratio` query heads. `normed_together` says
-    whether a norm of queries or keys, if there is one, spans all heads. If not, it normalises each
-    head by itself.
+    `key_heads` is the number of key heads, each shared by `ratio` query heads. `normed_together`
+    says whether a norm of queries or keys, if there is one, spans all heads. If not, it normalises
+    each head by itself.
     """
 
     size: int
-    groups: int
+    key_heads: int
     ratio: int = 1
     normed_together: bool = False
 
@@ -154,11 +154,13 @@ class Width:
         attention = layer.attention
         ffn = layer.ffn
         inner = ffn.up.shape[0]
-        old_groups = self.heads.groups
-        groups = draw_expansion(old_groups, old_groups * self.new // self.old, self.generator)
-        heads = map_units(groups, self.heads.ratio)
+        old_key_heads = self.heads.key_heads
+        key_heads = draw_expansion(
+            old_key_heads, old_key_heads * self.new // self.old, self.generator
+        )
+        heads = map_units(key_heads, self.heads.ratio)
         query = map_units(heads, self.heads.size)
-        key = map_units(groups, self.heads.size)
+        key = map_units(key_heads, self.heads.size)
         units = draw_expansion(inner, inner * self.new // self.old, self.generator)
 
         wide = Layer(
@@ -328,11 +330,11 @@ class Aki(Fpi):
         return super().widen_layers(layers, sources)
 
     def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
-        maps = self.generator.get_state()
+        generator_state = self.generator.get_state()
         wide, heads = super().widen_layer(layer)
         above = self._above.get(id(layer))
         if above is not None:
-            self.generator.set_state(maps)
+            self.generator.set_state(generator_state)
             upper, _ = super().widen_layer(above)
             for part in ("attention", "ffn"):
                 wide_part = getattr(wide, part)
