@@ -213,7 +213,7 @@ def test_a_field_inside_may_be_null_and_tables_beside_documents_are_not_read(tmp
     write(tmp_path / "metadata.json", b"{}")
     write(tmp_path / "table.csv", b"x")
     docs, skipped = read(domain(tmp_path, text_field="meta.body"))
-    assert texts(docs) == ["b", "c"] and skipped == {"blank": 2, documents.TABLE: 2}
+    assert texts(docs) == ["b", "c"] and skipped == {"blank": 2, documents.SKIPPED_TABLE: 2}
 
 
 def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) -> None:

@@ -13,7 +13,7 @@ import run_all
 from benchmark.data.decontamination import decontaminate
 from benchmark.data.documents import DataError
 from benchmark.data.leaks import find_validation_leaks
-from benchmark.data.tokens import Place, prepare
+from benchmark.data.tokens import DataCache, prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
 from benchmark.instruments.new_suite import (
@@ -248,14 +248,14 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
         TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)
     ]
     whole = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
-    place = Place(tmp_path / "data")
-    leaks = find_validation_leaks(whole, place)
+    cache = DataCache(tmp_path / "data")
+    leaks = find_validation_leaks(whole, cache)
     assert (len(leaks["a"]["a"]), len(leaks["b"]["a"])) == (30, 12)
-    marked = mark_in_stream(tasks, whole, place)
+    marked = mark_in_stream(tasks, whole, cache)
     assert marked[0].in_stream == {0, 1, 2, 3, 4}
     kept = DATA.model_copy(update={"near_copies": "keep"})
     for data, found, documents in ((DATA, "30 left out", "30"), (kept, "30 kept", "60")):
-        corpus = decontaminate(whole, data, place)
+        corpus = decontaminate(whole, data, cache)
         cells = [dict(zip(DOMAIN_TITLES, row, strict=True)) for row in describe_domains(corpus)]
         in_training = [row["near copies"] for row in cells]
         assert in_training == [found, ""]
@@ -310,10 +310,10 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
         update={"domains": tuple(domains)}
     )
-    place = Place(tmp_path / "data")
+    cache = DataCache(tmp_path / "data")
     said = list(warn_of_text(corpus, config))
     assert " c (9)" in said[0] and len(said) == 2
-    leaks = find_validation_leaks(corpus, place)
+    leaks = find_validation_leaks(corpus, cache)
     assert len(leaks["b"]["c"]) == 8  # one is too short
     assert "tokenizer" in said[1] and " b, c " in said[1]
 

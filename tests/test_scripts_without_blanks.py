@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from benchmark.data.leaks import (
     NEARLY,
-    RUN,
+    NGRAM_WORDS,
     find_near_copies,
 )
 from benchmark.data.tokenizer import EOS, encode_texts, train_bpe
@@ -66,14 +66,15 @@ def encode(bpe: Tokenizer, texts: list[str]) -> np.ndarray:
     return np.array([number for ids in encode_texts(bpe, texts) for number in (*ids, EOS)])
 
 
-def list_runs(text: str) -> set[tuple[str, ...]]:
-    """The runs of RUN words, by Python's own regular expressions. A word is a letter of a script
-    without blanks, or other characters between blanks.
+def list_ngrams(text: str) -> set[tuple[str, ...]]:
+    """The n-grams of NGRAM_WORDS words, by Python's own regular expressions. A word is a letter of
+    a script without blanks, or other characters between blanks.
     """
     lone = "\u0e00-\u0fff\u1000-\u10bf\u1780-\u17ff\u1980-\u19df\u1b00-\u1b7f\u3000-\u9fff"
     lone += "\ua000-\ua4cf\ua980-\ua9df\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002ffff"
     words = re.findall(f"[{lone}]|[^\\s{lone}]+", text.casefold())
-    return {tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
+    starts = range(len(words) - NGRAM_WORDS + 1)
+    return {tuple(words[start : start + NGRAM_WORDS]) for start in starts}
 
 
 def make_tokenizer(kind: str, texts: list[str]) -> Tokenizer:
@@ -109,12 +110,12 @@ def make_fallback_tokenizer(texts: list[str]) -> Tokenizer:
 @pytest.mark.parametrize("kind", ["letters", "bpe", "pieces", "fallback"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_near_copies_are_found_in_scripts_without_blanks(script: str, kind: str) -> None:
-    """Oracle: Python's sets of runs of words, which find the ten documents with changed letters."""
+    """Oracle: Python's sets of n-grams, which find the ten documents with changed letters."""
     train, valid = make_documents(script)
     bpe = make_tokenizer(kind, train + valid)
     [found] = find_near_copies(bpe, EOS, [encode(bpe, valid)], encode(bpe, train))
-    known = set().union(*map(list_runs, train))
-    shares = [len(list_runs(text) & known) / len(list_runs(text)) for text in valid]
+    known = set().union(*map(list_ngrams, train))
+    shares = [len(list_ngrams(text) & known) / len(list_ngrams(text)) for text in valid]
     assert found == [number for number, share in enumerate(shares) if share >= NEARLY]
     assert found == list(range(10))
 

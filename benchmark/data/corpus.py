@@ -97,12 +97,12 @@ def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterato
     held_out_from = (1 - domain.hold_out) * 2**64
     valid_end = valid_share * 2**64
     for document in drop_repeats(domain, skipped):
-        if document.split != "valid" and document.decides >= held_out_from:
+        if document.split != "valid" and document.split_fingerprint >= held_out_from:
             skipped["held out"] += 1
         elif document.split:
             yield document
         else:
-            is_valid = document.decides < valid_end
+            is_valid = document.split_fingerprint < valid_end
             yield replace(document, split="valid" if is_valid else "train")
 
 
@@ -124,7 +124,7 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
             fingerprint = make_fingerprint(document.text)
             row = (fingerprint - 2**63,)
             if database.execute("INSERT OR IGNORE INTO seen VALUES (?)", row).rowcount:
-                yield replace(document, decides=document.decides or fingerprint)
+                yield replace(document, split_fingerprint=document.split_fingerprint or fingerprint)
             else:
                 skipped["duplicate"] += 1
 

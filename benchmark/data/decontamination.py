@@ -15,12 +15,12 @@ from typing import Any, cast
 import numpy as np
 
 from benchmark.data.documents import DataError
-from benchmark.data.leaks import RUN, find_validation_leaks
+from benchmark.data.leaks import NGRAM_WORDS, find_validation_leaks
 from benchmark.data.tokens import (
     Corpus,
+    DataCache,
     DomainInfo,
     DomainTokens,
-    Place,
     check_length,
     describe_cure,
     measure_unigram_perplexity,
@@ -34,14 +34,14 @@ from benchmark.settings.suite import Data
 NEAR_COPIES = "near copies of training text"  # why a validation document is left out
 
 
-def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
+def decontaminate(corpus: Corpus, data: Data, cache: DataCache) -> Corpus:
     """The corpus without the validation documents that are near copies of training text.
 
     Training text is that of all domains and probes, so all rows of a suite are measured on the
     same text. With `data.near_copies = "keep"` the documents stay, and `DomainInfo` has their
-    number. Raises DataError if too little is left, and what `Place.make_once` raises.
+    number. Raises DataError if too little is left, and what `DataCache.make_once` raises.
     """
-    leaks = find_validation_leaks(corpus, place)
+    leaks = find_validation_leaks(corpus, cache)
 
     def clean(domain: DomainTokens) -> DomainTokens:
         copies: set[int] = set()
@@ -52,7 +52,7 @@ def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
         if data.near_copies == "keep":
             info = cast(DomainInfo, {**domain.info, "near_copies": len(copies)})
             return replace(domain, info=info)
-        return _leave_out(domain, sorted(copies), corpus, data, place)
+        return _leave_out(domain, sorted(copies), corpus, data, cache)
 
     return replace(
         corpus,
@@ -62,12 +62,12 @@ def decontaminate(corpus: Corpus, data: Data, place: Place) -> Corpus:
 
 
 def _leave_out(
-    domain: DomainTokens, copies: Sequence[int], corpus: Corpus, data: Data, place: Place
+    domain: DomainTokens, copies: Sequence[int], corpus: Corpus, data: Data, cache: DataCache
 ) -> DomainTokens:
     """A domain without the validation documents `copies`. Its files are made once."""
     key = digest([domain.key, copies])
     make = partial(_write, domain, copies, corpus)
-    folder = place.make_once("decontaminated", key, make)
+    folder = cache.make_once("decontaminated", key, make)
     check_checksums(folder, describe_cure(folder))
     info = {**domain.info, **json.loads((folder / "info.json").read_text(encoding="utf-8"))}
     if not info["valid_sources"]:
@@ -85,7 +85,7 @@ def _leave_out(
     except DataError as error:
         raise DataError(
             f"{error}. {len(copies):,} validation documents of {domain.name!r} stand in training "
-            f"text, at least half of their runs of {RUN} words: give others, or set "
+            f"text, at least half of their runs of {NGRAM_WORDS} words: give others, or set "
             'data.near_copies = "keep" for published splits'
         ) from None
     return rest

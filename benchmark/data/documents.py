@@ -42,7 +42,7 @@ TABLES = (".json", ".csv", ".parquet")
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
 # why tables in a folder are skipped
-TABLE = f"table ({', '.join(TABLES)}) beside documents"
+SKIPPED_TABLE = f"table ({', '.join(TABLES)}) beside documents"
 NAMED = 10  # at most so many broken texts are named in `skipped`
 BROKEN = "broken:"
 NULS = 0.25  # a text with a larger share is an error: ASCII in UTF-16 has 0.5
@@ -107,15 +107,15 @@ class Document:
     """A text, and where it stands.
 
     `source` is what it was cut from: "pandas.core.frame:DataFrame.join", "FILE:LINE", "DATASET:ROW"
-    or what the record says in `source_field`. `decides` is the fingerprint that decides the split.
-    Documents that were cut from one record, or whose records have the same value in `source_field`,
-    have the same. 0 is not known yet.
+    or what the record says in `source_field`. `split_fingerprint` decides the split. Documents that
+    were cut from one record, or whose records have the same value in `source_field`, have the same.
+    0 is not known yet.
     """
 
     text: str
     source: str
     split: Half = ""
-    decides: int = 0
+    split_fingerprint: int = 0
 
 
 def make_fingerprint(text: str) -> int:
@@ -292,7 +292,7 @@ def _select_files(candidates: list[Path], skipped: Counter[str]) -> list[Path]:
     if not files:
         files = [file for file in candidates if find_kind(file)]
     for file in set(candidates) - set(files):
-        reason = TABLE if find_kind(file) in TABLES else "file of another format"
+        reason = SKIPPED_TABLE if find_kind(file) in TABLES else "file of another format"
         skipped[reason] += 1
     return files
 
@@ -394,11 +394,11 @@ def parse_row(row: Row, fields: RowFields, place: str) -> Iterator[Document]:
         )
     pieces = cut(text)
     source = place
-    decides = make_fingerprint(text) if len(pieces) > 1 else 0
+    split_fingerprint = make_fingerprint(text) if len(pieces) > 1 else 0
     if fields.source and isinstance(row, Mapping):
         source = find_source(row, fields.source, place)
-        decides = make_fingerprint(source)
-    return (Document(piece, source, decides=decides) for piece in pieces)
+        split_fingerprint = make_fingerprint(source)
+    return (Document(piece, source, split_fingerprint=split_fingerprint) for piece in pieces)
 
 
 def read_rows(path: Path, fields: RowFields, cut_at_blank_lines: bool = False) -> Rows:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, Place, describe_cure
+from benchmark.data.tokens import Corpus, DataCache, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 
-RUN = 13  # words in a row, so many that two texts rarely share them by chance
-NEARLY = 0.5  # share of a document's runs in another text that makes it a near copy
+NGRAM_WORDS = 13  # of an n-gram, so many that two texts rarely share one by chance
+NEARLY = 0.5  # share of a document's n-grams in another text that makes it a near copy
 BLOCK = 2**18  # ids that are searched at once
 BLANKS = "\u0120\u010a\u0109\u010d\u2581 \t\r\n"  # how byte-level tokenizers and others write them
 END = np.uint64(1)  # the end of a document, in place of a word's hash
@@ -58,12 +58,12 @@ def find_leaks(
     eos: int,
     suspects: Mapping[str, Text],
     texts: Mapping[str, Text],
-    place: Place,
+    cache: DataCache,
 ) -> Found:
     """The documents of each of `suspects` that nearly stand in each of `texts`.
 
     See `find_near_copies`. Ids are those of the tokenizer `bpe`, with `eos` after each document.
-    Raises what `Place.make_once` raises.
+    Raises what `DataCache.make_once` raises.
     """
     copies: Found = {}
     if not suspects:
@@ -79,8 +79,8 @@ def find_leaks(
     suspect_keys = [key for key, _ in suspects.values()]
     for name, (key, read) in texts.items():
         identity = digest([FORMAT, key, suspect_keys])
-        answer = place.make_once("copies", identity, partial(make, read))
-        content = read_json(answer / "copies.json", describe_cure(answer))
+        folder = cache.make_once("copies", identity, partial(make, read))
+        content = read_json(folder / "copies.json", describe_cure(folder))
         copies[name] = dict(zip(suspects, content["copies"], strict=True))
     return copies
 
@@ -96,7 +96,7 @@ def list_training_texts(corpus: Corpus) -> dict[str, Text]:
     return texts
 
 
-def find_validation_leaks(corpus: Corpus, place: Place) -> Found:
+def find_validation_leaks(corpus: Corpus, cache: DataCache) -> Found:
     """The documents of validation text that nearly stand in training text.
 
     Both texts are those of all domains and probes.
@@ -106,7 +106,7 @@ def find_validation_leaks(corpus: Corpus, place: Place) -> Found:
         key = text.valid_key or text.key
         suspects[text.name] = (key, partial(np.asarray, text.valid))
     texts = list_training_texts(corpus)
-    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, place)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, cache)
 
 
 # Near copies
@@ -117,31 +117,32 @@ def find_near_copies(
 ) -> list[list[int]]:
     """For each array of `suspects`, the numbers of its documents that nearly stand in `ids`.
 
-    A share of at least NEARLY of such a document's runs of RUN words stands in `ids`. Case, blanks
-    and how the tokenizer cuts words do not count. A document of fewer words has no run and is never
-    among them. In scripts that are written without blanks between words, each letter is a word.
+    A share of at least NEARLY of such a document's n-grams, which have NGRAM_WORDS words, stands in
+    `ids`. Case, blanks and how the tokenizer cuts words do not count. A document of fewer words has
+    no n-gram and is never among them. In scripts that are written without blanks between words,
+    each letter is a word.
     """
-    words = WordRuns(bpe, eos)
-    suspect_runs = [words.hash_runs(suspect) for suspect in suspects]
-    run_arrays = [np.empty(0, np.uint64)]
-    run_arrays += [runs for runs, _ in suspect_runs]
-    sought = np.unique(np.concatenate(run_arrays))
+    words = WordNgrams(bpe, eos)
+    suspect_ngrams = [words.hash_ngrams(suspect) for suspect in suspects]
+    ngram_arrays = [np.empty(0, np.uint64)]
+    ngram_arrays += [ngrams for ngrams, _ in suspect_ngrams]
+    sought = np.unique(np.concatenate(ngram_arrays))
     is_copied = np.zeros(len(sought), bool)
     if len(sought):
         is_likely = np.zeros(2**22, bool)
         is_likely[sought % len(is_likely)] = True
         for start in range(0, len(ids), BLOCK):
-            end = start + BLOCK + 8 * RUN
-            runs, _ = words.hash_runs(ids[start:end])
-            slots = runs % len(is_likely)
-            runs = runs[is_likely[slots]]
-            places = np.searchsorted(sought, runs)
+            end = start + BLOCK + 8 * NGRAM_WORDS
+            ngrams, _ = words.hash_ngrams(ids[start:end])
+            slots = ngrams % len(is_likely)
+            ngrams = ngrams[is_likely[slots]]
+            places = np.searchsorted(sought, ngrams)
             places = np.minimum(places, len(sought) - 1)
-            matches = sought[places] == runs
+            matches = sought[places] == ngrams
             is_copied[places[matches]] = True
     copies = []
-    for runs, numbers in suspect_runs:
-        places = np.searchsorted(sought, runs)
+    for ngrams, numbers in suspect_ngrams:
+        places = np.searchsorted(sought, ngrams)
         copied_counts = np.bincount(numbers, is_copied[places])
         counts = np.bincount(numbers)
         shares = copied_counts / counts.clip(1)
@@ -149,8 +150,8 @@ def find_near_copies(
     return copies
 
 
-class WordRuns:
-    """Hashes of words and of runs of words, computed from token ids.
+class WordNgrams:
+    """Hashes of words and of n-grams of words, computed from token ids.
 
     A word's hash is the sum of its letters' hashes, so how the tokenizer cuts it does not count.
     Letters of scripts that are written without blanks (LONE) are words by themselves.
@@ -187,24 +188,24 @@ class WordRuns:
         has_bytes = has_fallback or '"ByteLevel"' in described
         self._characters = _Characters(words, size, has_bytes)
 
-    def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, Numbers]:
-        """A hash of each run of RUN words inside a document, and the document's number."""
+    def hash_ngrams(self, ids: NDArray[Any]) -> tuple[Hashes, Numbers]:
+        """A hash of each n-gram inside a document, and the document's number."""
         if not len(ids):
-            no_runs = np.empty(0, np.uint64)
-            return no_runs, np.empty(0, np.int64)
+            no_ngrams = np.empty(0, np.uint64)
+            return no_ngrams, np.empty(0, np.int64)
         words = self._hash_words(ids)
         is_end = words == END
         next_documents = np.cumsum(is_end)  # the number of the document after each word
         documents = next_documents - is_end  # the number of each word's document
-        count = max(0, len(words) - RUN + 1)
-        runs = np.zeros(count, np.uint64)
-        for place in range(RUN):
+        count = max(0, len(words) - NGRAM_WORDS + 1)
+        ngrams = np.zeros(count, np.uint64)
+        for place in range(NGRAM_WORDS):
             following = words[place : place + count]
-            runs = runs * POWERS[0] + following
+            ngrams = ngrams * POWERS[0] + following
         first_documents = documents[:count]
-        last_documents = next_documents[RUN - 1 :]
+        last_documents = next_documents[NGRAM_WORDS - 1 :]
         is_inside = first_documents == last_documents[:count]
-        return runs[is_inside], first_documents[is_inside]
+        return ngrams[is_inside], first_documents[is_inside]
 
     def _hash_words(self, ids: NDArray[Any]) -> Hashes:
         """A hash of each word, and END after each document. Words of blanks are left out."""

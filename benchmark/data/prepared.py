@@ -14,7 +14,7 @@ from benchmark.data.documents import DataError, NotHere
 from benchmark.data.tokenizer import TextTokenizer, load_tokenizer
 from benchmark.data.tokens import (
     Corpus,
-    Place,
+    DataCache,
     Say,
     Unprepared,
     choose_mask_number,
@@ -64,8 +64,8 @@ def prepare_corpus(
     if check:
         for text in (*prepared.domains, *prepared.probes):
             text.check()
-    place = Place(store.data, progress, makes, waits)
-    return decontaminate(prepared, config.data, place)
+    cache = DataCache(store.data, progress, makes, waits)
+    return decontaminate(prepared, config.data, cache)
 
 
 def is_start_gone(config: RunConfig) -> bool:
@@ -109,7 +109,7 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
     The replayed text's key is included. If the tokenizer or the replayed text is not prepared, the
     result is empty, because then no stage's key is known.
     """
-    place = Place(store.data, makes=False)
+    cache = DataCache(store.data, makes=False)
     data = config.data
     keys: dict[str, str] = {}
 
@@ -125,9 +125,9 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
             sources = {
                 domain.name: identify(domain) for domain in config.domains if domain.name in names
             }
-            tokenizer = make_tokenizer(config.domains, config.tokenizer, data, sources, place)
+            tokenizer = make_tokenizer(config.domains, config.tokenizer, data, sources, cache)
         for text in (*replayed, *config.domains):
-            tokens = prepare_domain(text, identify(text), tokenizer, data, place)
+            tokens = prepare_domain(text, identify(text), tokenizer, data, cache)
             keys[text.name] = tokens.key
     except (Unprepared, NotHere):
         has_replayed = all(text.name in keys for text in replayed)
@@ -143,8 +143,8 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
     """
     if is_start_gone(config):  # so is its tokenizer: nothing can be known of any text
         return {}
-    place = Place(store.data, makes=False)
-    text_tokenizers = _find_tokenizers(config, store, place)
+    cache = DataCache(store.data, makes=False)
+    text_tokenizers = _find_tokenizers(config, store, cache)
     texts = [*config.domains, *config.probes]
     for domain in (*config.domains, *config.probes):
         if domain.sources:
@@ -158,7 +158,7 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
             keys = set[str]()
             for tokenizer in text_tokenizers:
                 with contextlib.suppress(Unprepared):
-                    tokens = prepare_domain(text, source, tokenizer, config.data, place)
+                    tokens = prepare_domain(text, source, tokenizer, config.data, cache)
                     keys.add(tokens.key)
             is_here = not text.sources
             if text.datasets:
@@ -168,13 +168,13 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
     return text_keys
 
 
-def _find_tokenizers(config: RunConfig, store: Store, place: Place) -> list[TextTokenizer]:
+def _find_tokenizers(config: RunConfig, store: Store, cache: DataCache) -> list[TextTokenizer]:
     """The tokenizers that the run's texts may be prepared with."""
     try:
         if config.start:
             return [load_tokenizer(Path(config.start.folder))]
         if config.tokenizer.folder:
-            return [make_tokenizer((), config.tokenizer, config.data, {}, place)]
+            return [make_tokenizer((), config.tokenizer, config.data, {}, cache)]
         files = sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
         return [load_trained(file.parent) for file in files]
     except DataError:

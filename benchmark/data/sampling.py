@@ -23,8 +23,8 @@ Bits = NDArray[np.uint64]
 STEP = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
-WORD = 2**64 - 1
-CHOOSES = 7  # counter of the numbers that choose a row's source, and of no others
+UINT64_MASK = 2**64 - 1
+SOURCE_CHOICE = 7  # counter of the numbers that choose a row's source, and of no others
 PART = 512  # rows are shuffled so many at a time, because fewer would take as long
 
 
@@ -37,9 +37,9 @@ def draw_bits(*counters: ArrayLike) -> Bits:
     mixed = STEP
     # numpy would take five times as long for plain integers, such as the first counters
     for number in numbers:
-        mixed = (mixed + number * STEP) & WORD
-        mixed = (mixed ^ (mixed >> 30)) * FIRST & WORD
-        mixed = (mixed ^ (mixed >> 27)) * SECOND & WORD
+        mixed = (mixed + number * STEP) & UINT64_MASK
+        mixed = (mixed ^ (mixed >> 30)) * FIRST & UINT64_MASK
+        mixed = (mixed ^ (mixed >> 27)) * SECOND & UINT64_MASK
         mixed ^= mixed >> 31
     state = np.array(mixed, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -156,7 +156,7 @@ class DomainBlocks:
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)
         ends = np.cumsum(self._shares)
-        uniform = draw_uniform(*key, CHOOSES, numbers)
+        uniform = draw_uniform(*key, SOURCE_CHOICE, numbers)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         blocks = np.empty(len(numbers), dtype=np.int64)
         for source in set(row_sources.tolist()):

@@ -69,8 +69,8 @@ SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a mixed domain
 BEYOND = "over the validation limit"  # why a document is left out
-# the checkpoint before any text: documents read, a hash of their text, and bytes of train.bin
-NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
+# before any text: documents read, a hash of their text, and bytes of train.bin
+EMPTY_CHECKPOINT: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
 Say = Callable[[str], None]
 
 
@@ -169,7 +169,7 @@ class Unprepared(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class DataCache:
     """A folder of prepared data, and how it is made.
 
     `report` gets lines of progress. `makes`: whether what is missing is made. `waits`: whether this
@@ -235,7 +235,7 @@ def prepare(
     another process makes something and `waits` is false. Raises Unprepared, and makes nothing, if
     something is missing and `makes` is false.
     """
-    place = Place(folder, progress, makes, waits)
+    cache = DataCache(folder, progress, makes, waits)
     # before Unprepared can be raised, so that dry runs report missing text, too
     notes = folder / "texts"
     sources = {
@@ -245,10 +245,10 @@ def prepare(
     if start:
         text_tokenizer = load_tokenizer(start)
     else:
-        text_tokenizer = make_tokenizer(domains, tokenizer, data, sources, place)
+        text_tokenizer = make_tokenizer(domains, tokenizer, data, sources, cache)
     text_tokenizer.bpe.encode_special_tokens = True  # "<mask>" in a document is text
     texts = [
-        prepare_domain(domain, sources[domain.name], text_tokenizer, data, place)
+        prepare_domain(domain, sources[domain.name], text_tokenizer, data, cache)
         for domain in (*domains, *probes)
     ]
     prepared = Corpus(
@@ -278,7 +278,7 @@ def make_tokenizer(
     config: TokenizerConfig,
     data: Data,
     sources: dict[str, str],
-    place: Place,
+    cache: DataCache,
 ) -> TextTokenizer:
     """The tokenizer of a suite.
 
@@ -291,8 +291,8 @@ def make_tokenizer(
     sampled = [by_name[name] for name in config.domains or by_name]
     identities = [sources[domain.name] for domain in sampled]
     identity = digest([FORMAT, config.vocabulary, config.sample_bytes, identities])
-    make = partial(_train, sampled, config, data, place)
-    return load_trained(place.make_once("tokenizers", identity, make))
+    make = partial(_train, sampled, config, data, cache)
+    return load_trained(cache.make_once("tokenizers", identity, make))
 
 
 def load_trained(folder: Path) -> TextTokenizer:
@@ -301,14 +301,14 @@ def load_trained(folder: Path) -> TextTokenizer:
 
 
 def _train(
-    sampled: Sequence[Domain], config: TokenizerConfig, data: Data, place: Place, folder: Path
+    sampled: Sequence[Domain], config: TokenizerConfig, data: Data, cache: DataCache, folder: Path
 ) -> None:
     """Write tokenizer.json.
 
     Samples of a killed process are kept, because reading them from the Hub may have taken hours.
     """
     names = ", ".join(domain.name for domain in sampled)
-    place.report(f"tokenizer: training on {names}")
+    cache.report(f"tokenizer: training on {names}")
     files = [folder / f"sample_{domain.name}.json" for domain in sampled]
     texts: list[str] = []
     for domain, file in zip(sampled, files, strict=True):
@@ -325,7 +325,7 @@ def _train(
         file.unlink()
     entries = bpe.get_vocab_size()
     if entries < config.vocabulary:
-        place.report(
+        cache.report(
             f"tokenizer: {entries:,} of {config.vocabulary:,} entries, as the sample has no more "
             "pairs of tokens; give more text or raise tokenizer.sample_bytes"
         )
@@ -351,13 +351,13 @@ def _sample_texts(domain: Domain, valid_share: float, size: int) -> list[str]:
 
 
 def prepare_domain(
-    domain: Domain, source: str, tokenizer: TextTokenizer, data: Data, place: Place
+    domain: Domain, source: str, tokenizer: TextTokenizer, data: Data, cache: DataCache
 ) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
     identity = digest([DOMAIN_FORMAT, source, tokenizer.key, data.max_train_tokens, limit, *early])
-    make = partial(_tokenise, domain, tokenizer, data, place)
-    folder = place.make_once("domains", identity, make)
+    make = partial(_tokenise, domain, tokenizer, data, cache)
+    folder = cache.make_once("domains", identity, make)
     check_checksums(folder, describe_cure(folder), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((folder / "info.json").read_text(encoding="utf-8"))
     train = _map_ids(folder / "train.bin", tokenizer)
@@ -401,24 +401,24 @@ def _map_ids(path: Path, tokenizer: TextTokenizer) -> Ids:
 
 
 def _tokenise(
-    domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
+    domain: Domain, tokenizer: TextTokenizer, data: Data, cache: DataCache, folder: Path
 ) -> None:
     """Write train.bin, valid.bin and info.json."""
-    place.report(f"{domain.name}: tokenising")
+    cache.report(f"{domain.name}: tokenising")
     write = _join_sources if domain.sources else _write_ids
     try:
-        info = write(domain, tokenizer, data, place, folder)
+        info = write(domain, tokenizer, data, cache, folder)
     except DataError:
         if not domain.datasets:  # once the text is corrected, what was begun is useless
             (folder / BEGUN).unlink(missing_ok=True)
         raise
-    train, train_hash = _count_and_hash(folder / "train.bin", tokenizer)
-    valid, valid_hash = _count_and_hash(folder / "valid.bin", tokenizer)
+    train_counts, train_hash = _count_and_hash(folder / "train.bin", tokenizer)
+    valid_counts, valid_hash = _count_and_hash(folder / "valid.bin", tokenizer)
     key = digest([tokenizer.key, train_hash, valid_hash, *info.get("parts", [])])
     packages = [name for part in domain.parts for name in part.packages]
     info |= {
-        "tokens": int(train.sum() + valid.sum()),
-        "unigram_perplexity": measure_unigram_perplexity(train, valid),
+        "tokens": int(train_counts.sum() + valid_counts.sum()),
+        "unigram_perplexity": measure_unigram_perplexity(train_counts, valid_counts),
         "versions": docstrings.read_versions(packages),
         "source": domain.model_dump(
             mode="json", include={"packages", "train", "valid", "datasets", "sources"}
@@ -472,7 +472,7 @@ def measure_unigram_perplexity(
 
 
 def _join_sources(
-    domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
+    domain: Domain, tokenizer: TextTokenizer, data: Data, cache: DataCache, folder: Path
 ) -> DomainInfo:
     """Write the ids of the sources of a mixed domain one after the other.
 
@@ -480,8 +480,8 @@ def _join_sources(
     """
     parts = []
     for source in domain.parts:
-        identity = corpus.identify(source, data.valid_share, place.folder / "texts")
-        parts.append(prepare_domain(source, identity, tokenizer, data, place))
+        identity = corpus.identify(source, data.valid_share, cache.folder / "texts")
+        parts.append(prepare_domain(source, identity, tokenizer, data, cache))
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
             for part in parts:
@@ -510,7 +510,7 @@ def _join_sources(
 
 
 def _write_ids(
-    domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
+    domain: Domain, tokenizer: TextTokenizer, data: Data, cache: DataCache, folder: Path
 ) -> DomainInfo:
     """Write train.bin while text is read, and valid.bin at the end, and return what was read.
 
@@ -520,7 +520,7 @@ def _write_ids(
     with two more per document. No tokenizer makes more tokens of it, so the end is the same for
     all.
     """
-    checkpoint = NOTHING
+    checkpoint = EMPTY_CHECKPOINT
     if (folder / BEGUN).exists():
         checkpoint = read_json(folder / BEGUN, describe_cure(folder))
     early_end = data.max_train_tokens or sys.maxsize
@@ -557,11 +557,11 @@ def _write_ids(
             if reports < bytes_read // REPORT_EVERY:
                 if count > checkpoint["documents"]:
                     _write_checkpoint(folder, file, count, text_hash.hexdigest())
-                place.report(f"{domain.name}: {bytes_read / 1e6:,.0f} MB of text tokenised")
+                cache.report(f"{domain.name}: {bytes_read / 1e6:,.0f} MB of text tokenised")
     is_new_text = text_hash.hexdigest() != checkpoint["sha256"]
     if checkpoint["documents"] and count <= checkpoint["documents"] and is_new_text:
         (folder / BEGUN).unlink()
-        return _write_ids(domain, tokenizer, data, place, folder)
+        return _write_ids(domain, tokenizer, data, cache, folder)
     skipped[BEYOND] += valid.dropped
     valid_items = valid.list_items()
     sizes = _write_valid(valid_items, tokenizer, data.max_valid_tokens, folder)

@@ -60,7 +60,7 @@ def load_docstrings(task: str, options: Docstrings, domain: Domain) -> Splits:
     least = (1 - domain.hold_out) * 2**64
     documents = []
     for document in corpus.drop_repeats(domain, Counter()):
-        if document.decides >= least and _is_public(document):
+        if document.split_fingerprint >= least and _is_public(document):
             documents.append(document)
     return draw_balanced_splits(task, options, domain.packages, documents)
 

@@ -32,7 +32,7 @@ from benchmark.data.documents import (
 from benchmark.data.leaks import LONE, Text, find_leaks, list_training_texts
 from benchmark.data.prepared import find_prepared_corpus, prepare_corpus
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
-from benchmark.data.tokens import Corpus, Place, Unprepared
+from benchmark.data.tokens import Corpus, DataCache, Unprepared
 from benchmark.downstream.passages import Example, Splits, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
 from benchmark.ledger import records
@@ -195,10 +195,10 @@ def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
     tasks = [
         load_examples(task, suite.domains, store.data, valid_share=share) for task in suite.tasks
     ]
-    return [mark_in_train(data, Place(store.data)) for data in tasks]
+    return [mark_in_train(data, DataCache(store.data)) for data in tasks]
 
 
-def mark_in_train(data: TaskData, place: Place) -> TaskData:
+def mark_in_train(data: TaskData, cache: DataCache) -> TaskData:
     """The task with marks for the examples of test that nearly stand in train.
 
     The search is made once.
@@ -208,7 +208,7 @@ def mark_in_train(data: TaskData, place: Place) -> TaskData:
     train = partial(_encode_examples, letters, EOS, data.train)
     suspects = {"": (data.key, test)}
     texts = {"": (data.key, train)}
-    copies = find_leaks(letters, EOS, suspects, texts, place)
+    copies = find_leaks(letters, EOS, suspects, texts, cache)
     return replace(data, in_train=frozenset(copies[""][""]))
 
 
@@ -226,7 +226,7 @@ def _join_texts(example: Example) -> str:
     return f"{example.text}\n{example.text_pair or ''}"
 
 
-def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, place: Place) -> list[TaskData]:
+def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, cache: DataCache) -> list[TaskData]:
     """The tasks with marks for examples of test that nearly stand in the stream's training text."""
     bpe = corpus.tokenizer
     eos = corpus.special.eos
@@ -234,7 +234,7 @@ def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, place: Place) -> l
     for data in tasks:
         read = partial(_encode_examples, bpe, eos, data.test)
         suspects[data.task.name] = (data.key, read)
-    copies = find_leaks(bpe, eos, suspects, list_training_texts(corpus), place)
+    copies = find_leaks(bpe, eos, suspects, list_training_texts(corpus), cache)
     marked = []
     for data in tasks:
         numbers: set[int] = set()
@@ -252,7 +252,7 @@ def decontaminate_tasks(
     Examples of test that stand in train or in training text of the stream are left out, or only
     marked if `data.near_copies` keeps them. Raises DataError.
     """
-    marked = mark_in_stream(tasks, prepare_corpus(config, store), Place(store.data))
+    marked = mark_in_stream(tasks, prepare_corpus(config, store), DataCache(store.data))
     if config.data.near_copies == "keep":
         return marked
     return [data.leave_out_leaks() for data in marked]
@@ -597,7 +597,7 @@ def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store)
 
     Keys are "" if the search was not made yet. There are no keys if the stream is not prepared.
     """
-    place = Place(store.data, makes=False)
+    cache = DataCache(store.data, makes=False)
     try:
         prepared = find_prepared_corpus(config, store)
     except NotHere:
@@ -605,7 +605,7 @@ def _find_clean_keys(tasks: Sequence[TaskData], config: RunConfig, store: Store)
     if not prepared:
         return {}
     try:
-        marked = mark_in_stream([mark_in_train(data, place) for data in tasks], prepared, place)
+        marked = mark_in_stream([mark_in_train(data, cache) for data in tasks], prepared, cache)
         return {data.task.name: data.leave_out_leaks().key for data in marked}
     except Unprepared:
         return {data.task.name: "" for data in tasks}

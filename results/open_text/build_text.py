@@ -25,7 +25,7 @@ from read_text import READERS
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmark.data.documents import cut
-from benchmark.data.leaks import NEARLY, WordRuns, find_near_copies, list_byte_symbols
+from benchmark.data.leaks import NEARLY, WordNgrams, find_near_copies, list_byte_symbols
 from benchmark.errors import UserError, run_command
 from benchmark.files import hash_file, replace_file
 
@@ -43,7 +43,7 @@ LICENCE_TEXT = re.compile(r"WARRANT(Y|IES) OF|Permission is hereby granted|Redis
 TORN = re.compile(r"[\ud800-\udfff\0]")
 HELD_OUT = 0.04  # of the files of a domain that names no packages for validation
 END = 256  # the id after a document; the ids of its text are its bytes
-SLOTS = 2**28  # of runs of words that came before
+SLOTS = 2**28  # of n-grams that came before
 
 
 class DomainSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,22 +227,22 @@ def to_ids(documents: Collection[Document]) -> NDArray[np.int16]:
 
 
 class Copies:
-    """Texts that came before, by their runs of words."""
+    """Texts that came before, by their n-grams."""
 
     def __init__(self) -> None:
-        self._words = WordRuns(make_byte_tokenizer(), END)
+        self._words = WordNgrams(make_byte_tokenizer(), END)
         self._is_seen = np.zeros(SLOTS, bool)
 
     def add(self, document: Document) -> bool:
         """Whether a document is new, no copy or near copy; it is old from then on.
 
-        A run of words that came before may be another with the same slot, by chance in a few of
-        100. A text of fewer words is one run.
+        An n-gram that came before may be another with the same slot, by chance in a few of 100. A
+        text of fewer words is one n-gram.
         """
-        runs, _ = self._words.hash_runs(to_ids([document]))
-        if not len(runs):
-            runs = np.frombuffer(digest(document.text)[:8], "<u8")
-        slots = runs % np.uint64(SLOTS)
+        ngrams, _ = self._words.hash_ngrams(to_ids([document]))
+        if not len(ngrams):
+            ngrams = np.frombuffer(digest(document.text)[:8], "<u8")
+        slots = ngrams % np.uint64(SLOTS)
         if self._is_seen[slots].mean() >= NEARLY:
             return False
         self._is_seen[slots] = True
