@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary, train_bpe
 from benchmark.downstream.classifier import (
-    ColumnClassifier,
+    HiddenStateClassifier,
     SavedModel,
     average_embeddings,
     choose_prompt_domains,
@@ -211,7 +211,7 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
     theirs = checkpoint.load_classifier(("a", "b", "c"), "two").eval()
     theirs = getattr(theirs, "network", theirs)
     encoder: Any = Encoder(theirs.base_model)
-    ours = ColumnClassifier(encoder, checkpoint.config, 3).eval()
+    ours = HiddenStateClassifier(encoder, checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
     weights = {
         key: next(last[name] for name in last if name.endswith(key))
@@ -244,7 +244,7 @@ def test_the_position_comes_from_the_mask_whatever_a_model_pads_with(kind, pad, 
     lengths = {len(row) for row in rows.tokens}
     assert len(lengths) > 1, "some rows are padded"
     model = checkpoint.load_classifier(data.labels, "two")
-    column = ColumnClassifier(load(folder), checkpoint.config, len(data.labels))
+    column = HiddenStateClassifier(load(folder), checkpoint.config, len(data.labels))
     column.head.load_state_dict(model.network.score.state_dict())
     together = []
     for classifier in (model, column):

@@ -121,12 +121,12 @@ class SavedModel:
         """The task with only the part of each text, or of text and pair, that a row holds."""
         splits: dict[Split, tuple[Example, ...]] = {}
         for split, examples in self.encode_texts(data).items():
-            rows = []
+            cut_examples = []
             for example, ids in zip(getattr(data, split), examples, strict=True):
                 parts = self.tokenizer.decode_batch(ids, skip_special_tokens=False)
                 pair = parts[1] if len(parts) > 1 else None
-                rows.append(replace(example, text=parts[0], text_pair=pair))
-            splits[split] = tuple(rows)
+                cut_examples.append(replace(example, text=parts[0], text_pair=pair))
+            splits[split] = tuple(cut_examples)
         return replace(data, train=splits["train"], dev=splits["dev"], test=splits["test"])
 
     def _encode(self, example: Example, uncut: bool) -> Parts:
@@ -148,7 +148,7 @@ class SavedModel:
         """
         if find_kind(self.folder):
             model: Any = load(self.folder)
-            return ColumnClassifier(model.make_encoder(domain), self.config, len(labels))
+            return HiddenStateClassifier(model.make_encoder(domain), self.config, len(labels))
         network = AutoModelForSequenceClassification.from_pretrained(
             self.folder,
             num_labels=len(labels),
@@ -190,7 +190,7 @@ class LastTokenClassifier(nn.Module):
         return SequenceClassifierOutput(logits=logits[find_last_tokens(attention_mask)])
 
 
-class ColumnClassifier(nn.Module):
+class HiddenStateClassifier(nn.Module):
     """The head of transformers' sequence classifiers on the hidden states of a model.
 
     All weights of head and model are trained.
@@ -246,12 +246,12 @@ def choose_prompt_domains(
     checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream, or -1 for none."""
-    rows: dict[Split, list[int]] = {}
+    domains: dict[Split, list[int]] = {}
     if prompt == "picked":
         for split, examples in checkpoint.encode_texts(data).items():
             texts = [list(chain(*parts)) for parts in examples]
-            rows[split] = checkpoint.pick(texts)
-        return rows
+            domains[split] = checkpoint.pick(texts)
+        return domains
     index = -1
     if prompt != "none":
         name = data.task.domain
@@ -260,8 +260,8 @@ def choose_prompt_domains(
         index = checkpoint.find_index(name)
     for split in SPLITS:
         examples = getattr(data, split)
-        rows[split] = [index] * len(examples)
-    return rows
+        domains[split] = [index] * len(examples)
+    return domains
 
 
 def fit_discriminator(folder: Path, stream: Stream, domains: int) -> Pick:

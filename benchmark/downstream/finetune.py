@@ -223,7 +223,7 @@ def score(
     name = data.task.name
     rows = encode_rows(checkpoint, data, prompt, seed)
     longest = max(len(row) for split in rows.values() for row in split.tokens)
-    columns = settings.forward_tokens
+    given_forward_tokens = settings.forward_tokens
     while True:
         try:
             trainer, best, predictions = _fine_tune(checkpoint, data, rows, seed, settings)
@@ -249,7 +249,7 @@ def score(
         seconds=round(time.monotonic() - start, 3),
         **score_predictions(data, predictions),
     )
-    if settings.forward_tokens != columns:
+    if settings.forward_tokens != given_forward_tokens:
         result.forward_tokens = settings.forward_tokens
     return result
 
@@ -384,7 +384,7 @@ def score_all(
     return record_missing(path, find_computations, progress)
 
 
-def find_trained_stage(store: Store, config: RunConfig, index: int) -> str:
+def find_evaluated_stage(store: Store, config: RunConfig, index: int) -> str:
     """The key of a stage of a run, or "" if the stage has no evaluated model.
 
     A method may leave out early stages.
@@ -413,7 +413,7 @@ def score_stage(
     """
     domain = config.domains[index].name
     final = index == len(config.domains) - 1
-    key = find_trained_stage(store, config, index)
+    key = find_evaluated_stage(store, config, index)
     if not key:
         return f"nothing to score after {domain}"
 

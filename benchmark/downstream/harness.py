@@ -26,7 +26,12 @@ from tokenizers import Tokenizer
 from benchmark import cancel
 from benchmark.data.tokenizer import encode_texts
 from benchmark.devices import choose_device, keep_random_numbers
-from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
+from benchmark.downstream.finetune import (
+    Computation,
+    NotScored,
+    find_evaluated_stage,
+    record_missing,
+)
 from benchmark.downstream.zero_shot import (
     ZERO_SHOT,
     hash_task_files,
@@ -207,7 +212,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store) ->
     Returns a line that says whether there were any. Raises NotScored (also recorded), and Stopped.
     """
     domain = config.domains[index].name
-    key = find_trained_stage(store, config, index)
+    key = find_evaluated_stage(store, config, index)
     if not key:
         return f"nothing to evaluate after {domain}"
     path = store.scores_file(key)

@@ -22,7 +22,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Docstrings, Split
 from benchmark.settings.texts import Domain
 
-MASK = "___"
+NAME_PLACEHOLDER = "___"
 PASSAGES = 3  # per docstring at most, so that no class is one long docstring
 PASSAGES_OF_DOMAIN = 20  # per validation document at most: a domain may have few
 OF_DOMAINS = Docstrings(examples=1000)  # per domain
@@ -207,7 +207,7 @@ def _cut_passages(
     for number, document in enumerate(documents):
         position = (number + 0.5) / len(documents)
         split = SPLITS[bisect(ends, position)]
-        text = " ".join(names.sub(MASK, document.text).split())
+        text = " ".join(names.sub(NAME_PLACEHOLDER, document.text).split())
         for passage in _cut_text(text, options.characters)[:limit]:
             if 2 * len(passage) >= options.characters and passage not in texts:
                 texts.add(passage)
