@@ -55,8 +55,9 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
 def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(
     tmp_path: Path, monkeypatch
 ) -> None:
-    """Oracle: by hand: 2 methods with 2 seeds are 4 runs. A seed has 3 stages, because the methods
-    share the first. `wrong` is empty if the weights are those of undisturbed runs.
+    """Oracle: by hand: 2 methods with 2 seeds are 4 runs, and a quarter of that is 1 kill. A seed
+    has 3 stages, because the methods share the first. `wrong` is empty if each run and stage is
+    done once, and those of seed 0 have the weights of undisturbed runs.
     """
     monkeypatch.setattr(many_runs, "COMPARED", 1)
     many = ManyRuns(tmp_path, runs=4, share=0.25, seed=1)

@@ -21,7 +21,7 @@ from tests.support.record_lines import read_lines
 
 
 class Watch:
-    """A clock whose time passes only when a method moves it, to pretend that it is slow."""
+    """A clock whose time passes only when a test moves it, to pretend that a method is slow."""
 
     now: ClassVar[float] = 100.0
 

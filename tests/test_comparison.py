@@ -132,7 +132,7 @@ def test_why_nothing_is_compared_is_said(sides: tuple[Path, Path]) -> None:
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     """Oracle: by hand: runs of ER with two options in one folder are refused, also if each option
     has its own seeds. The message names the `--set` that chooses one, which selects the runs with
-    that option. Two equal runs of one seed are refused, and a setting that no run has.
+    that option. Two equal runs of one seed are refused, too, and so is a setting that no run has.
     """
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):

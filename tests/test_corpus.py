@@ -262,8 +262,8 @@ def test_a_file_that_cannot_be_read_on_is_an_error_where_documents_are_skipped(
 
 @pytest.mark.parametrize("size", [1, 8, 19])
 def test_of_a_book_pages_are_held_out(tmp_path, size: int) -> None:
-    """Oracle: the pieces join to the book. Each file gives 6 to 8 pieces, and one piece in all is
-    held out. If there are enough documents, none is cut.
+    """Oracle: the pieces join to the book. There are 6 to 8 pieces per file on average, and one
+    piece in all is held out. If there are enough documents, none is cut.
     """
     book = "".join(f"This is line {i} of the book.\n" for i in range(8000))[: 12_000 * size]
     for part in range(size):
@@ -307,8 +307,8 @@ def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) 
 
 
 def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypatch) -> None:
-    """Oracle: the pieces join to the text. Each piece but the last ends with a line, or if there
-    are none with a word, or else at the limit.
+    """Oracle: the pieces join to the text. Each piece but the last ends at the end of a line. A
+    text of one line is cut between words, a text without blanks at the limit.
     """
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
     monkeypatch.setattr("benchmark.data.documents.CHUNK", 64)

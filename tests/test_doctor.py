@@ -94,7 +94,9 @@ def test_what_slurm_refuses(cluster: Any) -> None:
 
 
 def test_a_machine_that_has_slurms_commands_and_no_cluster(cluster: Any) -> None:
-    """Oracle: one line has the command's own words, no job is tried, and nothing is wrong."""
+    """Oracle: one line has the command's own words, and no job is tried. Nothing is wrong, because
+    runs on this machine need no cluster.
+    """
     told = cluster(ANSWER, silence="no configuration source")
     about_slurm = [line for line in told if "no configuration source" in line]
     assert len(about_slurm) == 1 and "this machine" in about_slurm[0]

@@ -25,7 +25,7 @@ def test_a_published_folder_keeps_what_is_not_of_its_size(
     family: str, tmp_path: Path, capsys
 ) -> None:
     """Oracle: the folder before growth: its dtype, generation settings, chat template, and its
-    logits within 5% of their spread, because bf16 has 8 bits.
+    logits within 5% of their spread, because bf16 has only 8 significant bits.
     """
     small, large = tmp_path / "small", tmp_path / "large"
     model = network(family).to(torch.bfloat16)

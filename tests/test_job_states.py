@@ -80,8 +80,9 @@ def test_states_of_jobs_in_the_queue(
 def test_how_a_job_ended_is_in_its_files(
     tiny: SuiteFolder, slurm: FakeSlurm, said: str, expected: str, detail: str
 ) -> None:
-    """Oracle: files, as the accounts lag behind: submitit's result (an exception or success), and
-    the words of Slurm 22.05 in the log of a job without memory. Other jobs were interrupted.
+    """Oracle: the job's files, because the accounts lag behind: submitit's result (an exception or
+    success), and Slurm 22.05's words in the log of a job that ran out of memory. All other jobs
+    were interrupted.
     """
     assert tiny.submit() == 0
     slurm.end([tiny.job("ER")], said)

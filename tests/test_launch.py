@@ -102,8 +102,8 @@ mem = "64GB"
 
 
 def test_models_are_scored_where_they_were_trained(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: a job of scores asks for the same as training, but for one GPU, and for what
-    its own section says. No other job asks for a GPU.
+    """Oracle: by hand: a job of scores asks for what training asks for, except for only one GPU and
+    for the keys of its own section. No other job asks for a GPU.
     """
     sections = """partition = "cpu"
 qos = "low"

@@ -567,7 +567,9 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
 def test_who_is_told_domains_is_learned_from_the_method(
     method: str, told: bool, tmp_path: Path
 ) -> None:
-    """Oracle: the architectures. No record holds this fact, so older records do not lack it."""
+    """Oracle: by hand: PNN tells its model a text's domain, Naive does not. No record holds this
+    fact, so older records do not lack it.
+    """
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(
         update={"method": method}
     )

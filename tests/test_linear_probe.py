@@ -111,7 +111,9 @@ def test_a_pair_is_compared(folders):
 
 
 def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
-    """Oracle: `make_encoder`, with which fine-tuning begins, on a text of one window per domain."""
+    """Oracle: `make_encoder`, with which fine-tuning begins, on a text that fits one window. Each
+    domain gives other features.
+    """
     torch.manual_seed(0)
     bpe = tokenizer()
     vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)

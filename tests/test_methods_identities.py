@@ -1,5 +1,5 @@
-"""Identities of methods, bit for bit: a method that is switched off is Naive or ER, and so is
-replay with an empty memory.
+"""Identities of methods, bit for bit: a method that is switched off is Naive or ER. Replay with an
+empty memory is Naive, and so are most methods on a stream of one domain.
 
 The runs are tiny (three stages of ten steps, as in the conformance checks), but real: text, models,
 loop and records.

@@ -130,7 +130,9 @@ def test_a_model_whose_file_is_gone_is_told(tiny_folder: Path) -> None:
 
 @dataclass
 class Makes(LifelongMethod):
-    """Notes the sequences that it made and got, and each step's rate and moves over gradients."""
+    """Notes the sequences that it made and got, and for each step the learning rate and the length
+    of the weights' move over that of the gradients.
+    """
 
     made: list = field(default_factory=list, init=False)
     given: list = field(default_factory=list, init=False)

@@ -57,7 +57,7 @@ def build_text(monkeypatch):
 
 
 def make_prose(name: str, words: int = 60) -> str:
-    """Random words, drawn from the name."""
+    """Random words, drawn with the name as the seed, so that other names have other words."""
     chance = random.Random(name)
     return " ".join("".join(chance.choices("abcdefghij", k=6)) for _ in range(words))
 

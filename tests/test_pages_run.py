@@ -324,7 +324,7 @@ def make_small(project: Path) -> None:
 
 
 def run(command: str, project: Path) -> str:
-    """Run a command, made small, as `run_in_shell` does."""
+    """Run a command as `run_in_shell` does, after files and the command are made small."""
     make_small(project)
     for words, replacement in REPLACED.items():
         command = command.replace(words, replacement)

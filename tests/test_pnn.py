@@ -163,7 +163,7 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
 
 def test_dropout_only_in_the_newest_column() -> None:
     """Oracle: in training mode, two outputs of an earlier column are equal and two outputs of the
-    newest differ. In evaluation mode, they are equal too.
+    newest differ. In evaluation mode, the newest column's outputs are equal, too.
     """
     model = ProgressiveModel.add_column(
         progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval()

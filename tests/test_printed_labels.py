@@ -70,7 +70,8 @@ def write_as_printed(folder: Path, name: str) -> tuple[str, list[RunRecords]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
     """Oracle: by hand: no bracket for another suite, in a table of other suites of the paper, or if
-    a domain differs. Only the table of fine-tuning settings keeps them then, as it is about tasks.
+    a domain differs. Only the table of fine-tuning settings then keeps its brackets, because they
+    belong to tasks.
     """
     suite, runs = write_as_printed(tmp_path, name)
     assert brackets(load(name).build(Study(suite, runs), "both"))

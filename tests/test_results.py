@@ -557,7 +557,7 @@ def test_records_that_are_not_there_are_said(study: Path, tmp_path: Path, capsys
 
 
 def test_runs_that_a_study_lacks_are_to_be_done(study: Path, capsys) -> None:
-    """Oracle: by hand: a seed that the archive lacks is to do, even if its text is not here."""
+    """Oracle: by hand: a seed that the archive lacks is "todo", even if its text is not here."""
     text = (study / "tiny.toml").read_text()
     (study / "tiny.toml").write_text(text.replace("/a.jsonl", "/gone.jsonl"))
     assert main(["status", str(study / "tiny.toml"), "--runs", str(study), "--seeds", "7"]) == 0

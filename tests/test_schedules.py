@@ -85,7 +85,7 @@ def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:
 
 @dataclass
 class OverTheStream(LifelongMethod):
-    """Naive with another schedule, which notes the elapsed shares of phase, stage and stream."""
+    """Naive with another schedule. It notes the elapsed shares of phase, stage and stream."""
 
     over: Extent = "stream"
     seen: list = field(default_factory=list, init=False)

@@ -34,8 +34,9 @@ BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_
 
 def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
     """FLOPs of a training step by hand: 2 per multiplication and addition, three times for forward
-    and backward. A layer has 12 D^2 weights per column, and two products of attention of T^2 D
-    each. The head computes predicted positions only.
+    and backward. A layer uses its 12 D^2 weights once for each of T columns (tokens), and each of
+    its two products of attention has T^2 D multiplications. The head computes predicted positions
+    only.
     """
     size, columns = config.model.ladder[0], config.data.text_length + 1
     masked = config.model.architecture != "gpt"

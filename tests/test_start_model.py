@@ -139,7 +139,7 @@ def test_masked_models_meet_no_rows_without_a_token(tiny_folder: Path) -> None:
 
 
 def test_the_key_holds_the_model_and_not_where_it_lies(tiny_folder: Path) -> None:
-    """Oracle: the same files in another folder have the same keys, two layers have others."""
+    """Oracle: the same files in another folder have the same keys. A second layer changes them."""
     tiny = TinyRuns("naive", methods.build, tiny_folder)
     here, there = (published(tiny_folder / name, "gpt") for name in ("here", "there"))
     other = published(tiny_folder / "other", "gpt", n_layer=2)

@@ -18,7 +18,9 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def forget_cores(data: Study, rows: set[str]) -> Study:
-    """The study with last stages of some rows of four seconds, whose share of cores is unknown."""
+    """The study, in which the last stages of `rows` take four seconds, and the share of the cores
+    that they had is unknown.
+    """
     for run in data.runs:
         for line in run.stages[-1] if run.row in rows else ():
             if isinstance(line, EvaluationLine | StageDone):
@@ -29,9 +31,9 @@ def forget_cores(data: Study, rows: set[str]) -> Study:
 
 
 def test_nothing_is_ranked_by_time_where_the_share_of_the_cores_is_not_known(tmp_path) -> None:
-    """Oracle: by hand: only MAS took long enough to know its share of the cores. So no row is
-    ranked by time, and only MAS has a wall time. Other ranks stay. The note counts the four of six
-    runs of other rows, and says from how many seconds on the share is known.
+    """Oracle: by hand: only MAS's share of the cores is known, because the others took too little
+    time. So no row is ranked by time, and only MAS has a wall time. Other ranks stay. The note
+    counts the four of six runs of other rows, and says from how many seconds on the share is known.
     """
     data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
     before = load("units").build(data)

@@ -144,7 +144,9 @@ def test_each_model_has_the_scores_that_transformers_computes(
 
 
 def test_a_whole_text_is_as_likely_as_its_tokens(trained: Path) -> None:
-    """Rolling, or after an empty context: its first token is predicted from `<s>` and prompt."""
+    """Oracle: transformers on the export. The text is asked for as a whole ("rolling") and after an
+    empty context: in both, `<s>` and the prompt predict its first token.
+    """
     run = load_runs(trained / "runs", "tiny")[1]
     stage = trained / "runs" / "stages" / run.line.stages[1]
     model = load(stage / "model").eval()

@@ -1,8 +1,8 @@
 """Kill processes of many short, parallel runs at random: all runs must finish, each exactly once.
 
-`run_all.py run --parallel` has worker processes that train run after run. At random counts of begun
-stages, SIGKILL ends one of them a moment later. The command is called again with --retry-failed
-until all runs are done. Some runs are then compared with undisturbed ones.
+`run_all.py run --parallel` has worker processes that train run after run. Each time that a randomly
+drawn number of stages has begun, SIGKILL ends a worker a moment later. The command is called again
+with --retry-failed until all runs are done. Some runs are then compared with undisturbed ones.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ DEVICE = torch.device("cpu")  # until it is registered
 # tensors copied to and from it. "waits": calls that wait for its queue
 COUNTS: Counter[tuple[str, str]] = Counter()
 ATEN = torch.ops.aten
-# every function that creates a tensor calls one of these
+# every function that creates a tensor without an input tensor calls one of these
 FACTORIES = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step")
 INDEXING = (
     ATEN.index.Tensor,
@@ -149,7 +149,7 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(NAME, Backend)
     DEVICE = torch.device(NAME, 0)
     torch.accelerator.synchronize = Backend.synchronize
-    Tensor.pin_memory = Tensor.clone  # type: ignore[assignment]  # torch pins memory only for devices in C++
+    Tensor.pin_memory = Tensor.clone  # type: ignore[assignment]  # torch pins memory only for C++ devices
     torch.autograd.set_multithreading_enabled(
         False
     )  # a device guard in Python does not work in autograd's own threads

@@ -1,5 +1,5 @@
-"""O-LoRA: each domain adds adapters that are orthogonal to the earlier ones, which are frozen (Wang
-et al. 2023, arXiv 2310.14152).
+"""O-LoRA: each domain but the first adds adapters, which a penalty keeps orthogonal to the earlier
+ones. The earlier ones are frozen, and all are summed (Wang et al. 2023, arXiv 2310.14152).
 """
 
 from dataclasses import dataclass
