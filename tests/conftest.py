@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = (
-    "1"  # even if another value is set, and before torch: more threads sum in another order
+    "1"  # before torch is imported, over any other value: more threads sum in another order
 )
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests use the CPU, gpu-check the GPU
 

@@ -200,7 +200,7 @@ def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tiny_folde
 
 
 def test_dropout_that_a_resume_cannot_draw_again_is_told(tiny_folder) -> None:
-    """Oracle: the run without a kill, from which dropout makes the resumed run differ. Without
+    """Oracle: the run without a kill. Dropout makes the resumed run differ from it. Without
     dropout the method would draw nothing, and the two runs would be equal.
     """
     with pytest.raises(AssertionError, match="after kills"):

@@ -254,7 +254,7 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
 def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     """Oracle: a bootstrap: the variance of the log ratio of AP after the second domain over 20,000
     draws of documents, each the same for both rows and all seeds. It is 0 without losses by
-    document. If documents share sources: `estimate_document_variance`.
+    document. If documents share sources, the oracle is `estimate_document_variance`.
     """
     rng, count = np.random.default_rng(2), 50
     synthetic.write(tmp_path, "demo", seeds=3)

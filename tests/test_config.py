@@ -42,8 +42,8 @@ def suite_file(tmp_path):
 
 @pytest.mark.parametrize("name", list_suite_names())
 def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
-    """Oracle: the suite's own declaration: rows times seeds runs with different ids, and one size
-    per domain.
+    """Oracle: the suite's own declaration: one run per row and seed, each with another id, and one
+    size per domain.
     """
     monkeypatch.setenv("LIFELONG_DATA", "/nowhere")
     suite = load_suite(name)

@@ -39,8 +39,8 @@ def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
     ],
 )
 def test_what_others_leave(uses: list[CoreUse], expected: float) -> None:
-    """Oracle: by hand: the cores minus those that others keep busy on average, divided by the
-    threads that want a core (at most one thread per core).
+    """Oracle: by hand: the cores minus those that others keep busy on average, divided by the cores
+    that the run's threads can use (one per thread, at most all). The share is at most 1.
     """
     assert measure_share(uses) == pytest.approx(expected)
 

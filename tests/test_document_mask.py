@@ -95,7 +95,9 @@ def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: P
 
 
 def test_what_ends_a_document_is_never_masked(tmp_path: Path) -> None:
-    """Oracle: the text has as many EOS tokens. Without the setting some of them are masked."""
+    """Oracle: the text has as many EOS tokens as a model reads in an epoch. Without the setting,
+    some of them are masked.
+    """
     tiny, read = TinyRuns("naive", methods.build, tmp_path), {}
     config = tiny.make_config("bert")
     for apart in (True, False):

@@ -46,7 +46,7 @@ def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfi
 
 
 def count_equal_stages(method: str) -> int:
-    """How many stages a method declares equally with and without a third domain."""
+    """How many first stages a method declares equally with and without a third domain."""
     short, long = (
         declare_stages(config_of(method, *domains), methods.build(method))
         for domains in ((0, 1), (0, 1, 2))

@@ -81,7 +81,7 @@ READERS: list[Callable[[Any], object]] = [
 def test_weights_that_are_pickled_are_not_opened(
     plant: Callable[[Path, Path], None], beside: bool, models: Models, tmp_path: Path
 ) -> None:
-    """Pickles under all names that torch's format has had, and every reader of models."""
+    """Each reader of models meets pickles under all names that torch's format has had."""
     models.first(tmp_path)
     folder = tmp_path / "model"
     (folder / CHECKSUMS).unlink()

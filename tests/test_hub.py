@@ -38,8 +38,8 @@ def read(*sets: HubDataset) -> list[str]:
 
 
 def repository(folder: Path, configurations: dict[str, dict[str, str]]) -> Path:
-    """Make a data set's folder. Without configurations it has no card. The card names the splits of
-    each configuration and the pattern of their files.
+    """Make a data set's folder. Its card names the splits of each configuration and the pattern of
+    their files. Without configurations there is no card.
     """
     (folder / "data").mkdir(parents=True)
     if not configurations:
@@ -170,7 +170,7 @@ def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: 
 
 @pytest.mark.parametrize(("end", "separator"), [(".csv", ","), (".csv.gz", ","), (".tsv", "\t")])
 def test_a_data_set_of_csv_loses_no_text_either(tmp_path: Path, end: str, separator: str) -> None:
-    """Such rows in a data set without `files`, with commas or tabs between fields.
+    """Rows with too many and too few fields, between commas or tabs, in a data set without `files`.
 
     Oracle: by hand: the texts of whole rows, and the line numbers of broken rows.
     """

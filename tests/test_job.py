@@ -157,8 +157,8 @@ def test_a_silent_controller_is_asked_again(
 
 
 def test_a_job_that_adds_nothing_ends_after_two_starts(monkeypatch) -> None:
-    """Oracle: by hand: starts that reach the limit add nothing, a step, nothing and nothing, so the
-    last is the second in a row. Starts that were preempted do not count.
+    """Oracle: by hand: four starts reach the time limit, and only the second adds something. So the
+    fourth is the second in vain in a row. Preempted starts in between do not count.
     """
     told = ["PreemptTime=None"]
     monkeypatch.setattr(commands, "ask", lambda *command: told[0] if command[1] == "show" else "")

@@ -130,9 +130,9 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tiny_folder, monkey
 
 
 def test_a_stop_loses_no_time_of_the_device(tiny_folder, monkeypatch) -> None:
-    """Oracle: by hand: a step takes 0.25 s on a device, which pass on the clock only when somebody
-    waits for the device. A run that is stopped after its third step, and every evaluation, have the
-    time of all steps so far.
+    """Oracle: by hand: a step takes 0.25 s on a device. The clock shows this time only after the
+    process has waited for the device. A run that is stopped after its third step, and every
+    evaluation, have the time of all steps so far.
     """
     fake, queue = FakeTime(monkeypatch), [0.0]
     count = Clock.count

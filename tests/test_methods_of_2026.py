@@ -216,7 +216,7 @@ def test_the_cost_is_the_papers(expanded: Expanded) -> None:
     charged = sum(line.charged["flops"] for line in done if line)
     small = load(run.store.stage_folder(run.keys[0]) / "model").layers
     steps = 30
-    tau = 2 / 3  # where the first stage begins that is past half of the stream
+    tau = 2 / 3  # stages begin at 0, 1/3 and 2/3, and the last is the first after `timing` = 0.5
     layers = tau * small + (1 - tau) * 2
     assert charged == pytest.approx(
         run.config.training.batch_size * steps * (head + layers * one_layer)

@@ -111,7 +111,7 @@ def test_core_code_that_was_edited_in_between_is_noted_in_all_formats(tmp_path, 
 
 
 def test_rows_that_are_told_domains_are_named(tmp_path):
-    """Oracle: by hand: each table has one note with both rows that are told, else no note."""
+    """Oracle: by hand: one note in each table names the two rows that are told, if any."""
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     assert not any("Told" in note for note in collect_notes(study))
     for run in study.runs:
@@ -185,8 +185,8 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
 
 
 def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
-    """Oracle: the same table in which ELLE, whose texts are others, spends as much as all rows. If
-    it spends a hundredth, no row changes.
+    """Oracle: the same table in which ELLE, whose texts are others, spends as much as each other
+    row. If it spends a hundredth, no row changes.
     """
     plain, cheap = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}}) for i in range(2))
     for line in (

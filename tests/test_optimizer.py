@@ -37,7 +37,7 @@ def adafactor(groups: Any, training: Any, options: Any) -> torch.optim.Optimizer
 
 
 def of_as_many_rows(state: Any, parameter: Any, vocabulary: int) -> Any:
-    """Adafactor's state never has a parameter's shape, so only its rows are compared."""
+    """Keep state with as many rows as the parameter. Adafactor's never has a parameter's shape."""
     return state if len(state.get("row_var", parameter)) == len(parameter) else {}
 
 

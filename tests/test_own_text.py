@@ -61,7 +61,7 @@ def texts(tmp_path) -> Path:
 
 def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None:
     """Oracle: the suite loads, and `prepare` and `run --dry-run` accept it. Names and fields are by
-    hand. It replaces no file.
+    hand. A second call replaces no file.
     """
     monkeypatch.chdir(texts.parent)
     said = write_suite("suites/mine", [Path("texts")], 5e10)
@@ -159,8 +159,8 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     """Oracle: by hand: of ten minutes evaluation has a sixth, so that each of eight stages has 62.5
     s. In 62.5 s, a tenth of 1e15 FLOPs per second trains 5.1 million parameters on 40 tokens each:
     L6_D256 has 5.0 million, and L6_D320 7.7. But a stage has at most 20 passes over a few thousand
-    tokens, enough only for the smallest rung. The 12 * 32² + 1,024 * 32 parameters of L1_D32 cost 6
-    FLOPs per token, and a token is 2.6 bytes.
+    tokens, enough only for the smallest rung. Its time is that of 6 FLOPs per token for each of
+    the 12 * 32² + 1,024 * 32 parameters of L1_D32, with 2.6 bytes per token.
     """
     monkeypatch.chdir(texts.parent)
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6

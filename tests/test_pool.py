@@ -311,7 +311,7 @@ def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd)
 
 
 def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: a worker that never waits postpones a run if another process has its stage.
+    """Oracle: by hand: a worker with `waits=False` postpones a run whose next stage another has.
 
     But it waits for a trained stage that runs share, if another process only looks at it.
     """

@@ -68,8 +68,8 @@ def write_python(tiny: SuiteFolder) -> Path:
 
 
 def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
-    """The longest time in seconds between two evaluations that was not charged, before the run was
-    queued again.
+    """The most seconds between two evaluations that were not charged, before the run was queued
+    again.
     """
     lines = itertools.takewhile(lambda line: line["kind"] != "resumed", tiny.stage(row))
     told = [

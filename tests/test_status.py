@@ -151,7 +151,7 @@ def survey(tmp_path) -> Survey:
 def test_watch_says_what_is_under_way_until_all_is_over(
     survey: Survey, monkeypatch, capsys
 ) -> None:
-    """Oracle: by hand: two screens of the running run, each cleared before, then all runs and the
+    """Oracle: by hand: the running run twice, each time on a cleared screen, then all runs and the
     next command.
     """
     [begun, later], empty = survey.read_states(), "\033[H\033[2J"

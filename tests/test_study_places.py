@@ -45,7 +45,7 @@ def test_a_copy_of_the_demo_is_verified_wherever_it_lies(tmp_path: Path, capsys)
 
 @pytest.mark.parametrize("place", [shutil.copy, shutil.move])
 def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None:
-    """By hand: a run's file under another name is refused, with or without the file itself."""
+    """By hand: a run's file under another name is refused, with the original beside it or not."""
     synthetic.write(tmp_path, "demo", seeds=1)
     runs = load_runs(tmp_path, "demo")
     side = Side("A", {"demo": runs})

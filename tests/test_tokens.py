@@ -258,7 +258,7 @@ def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> N
 
 
 def word_pieces(folder: Path, texts: list[str]) -> Path:
-    """Write a published model whose tokenizer ignores case and accents, as BERT's, to `folder`."""
+    """Write a published model's tokenizer, which ignores case and accents like BERT's."""
     saved = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     saved.normalizer = tokenizers.normalizers.BertNormalizer()
     saved.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()

@@ -125,8 +125,8 @@ def test_a_run_that_is_not_what_its_name_says_is_not_renamed(place: Path, capsys
 def test_a_stage_that_the_method_of_today_would_not_train_keeps_its_key(
     place: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: by hand: ER has another version today, so version 1's run counts as of an earlier
-    one. Of its two stages the first is Naive's, too.
+    """Oracle: by hand: ER has another version today, so its run is one of an earlier version. The
+    first of the run's two stages is Naive's, too.
     """
     from methods.er import ER
 

@@ -374,7 +374,7 @@ def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, c
 
 def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """By hand: ten runs, four per job. A job is one task with the cores and GPUs of all its
-    processes. A run that waits for others in its job is waiting.
+    processes. A run that waits for others in its job has the state "waiting".
     """
     tiny.write(
         *ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2"
@@ -524,8 +524,8 @@ def test_logs_and_pickles_lie_where_others_do_not_write(
 
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
     """By hand: progress is a text or a part of it, an evaluation, a step from which training
-    resumed, or a score. A lock, a half-written file, and a second resume from the same step are
-    none.
+    resumed, or a score. A lock, a half-written file, and a second resume from the same step are no
+    progress.
     """
     config, store = tiny.config("ER"), Store(tiny.runs)
     run_line = structs.replace(make_run_line(config), stages=["a", "b"])

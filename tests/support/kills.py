@@ -5,7 +5,7 @@ Each method has its own suite, with all that a run does: text is tokenised, stag
 checkpointed and evaluated, models are fine-tuned and compared, and a report is rendered. An
 undisturbed run tells which pieces of work there are and how long each takes. Then copies of this
 process do the same work from the start, one after the other. Each copy is killed in a chosen piece,
-after a random share of the piece's time or, if the piece ends before, at its end. Kinds of pieces
+after a random share of the piece's time or, if the piece ends earlier, at its end. Kinds of pieces
 are drawn, and one piece of each kind. The same work in another stage is another kind. The last copy
 runs to the end.
 
@@ -49,7 +49,7 @@ from tests.support.record_lines import read_lines, read_stage_lines
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 CHECKPOINT_STEPS = 3  # from one checkpoint to the next
-ONCE = {"tokenizer", "tokenising", "report"}  # a run has one of each, however many stages it has
+ONCE = {"tokenizer", "tokenising", "report"}  # work of a run, so its kind names no stage
 MEASURES_OF_TIME = {"time", "seconds", "tokens_per_second", "cores", "charged_seconds", "lost"}
 TASK = """
 [[tasks]]
@@ -254,8 +254,8 @@ class Kills:
         """Kill the work up to `kills` times, in the kinds of pieces that `known` counts least, then
         let it end.
 
-        Returns the kills by kind of piece, all kinds of an undisturbed run, and the files that
-        differ from its files.
+        Returns the kills by kind of piece, all kinds of an undisturbed run, and the names of files
+        that differ from the undisturbed run's.
         """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start_in(folder: Path, *words: object, path: Path = ROOT) -> subprocess.Popen[str]:
-    """Start a Python program in a folder, with the code of `path` on its path and one thread."""
+    """Start a Python program in a folder. It has one thread, and imports the code in `path`."""
     environment = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
     environment.pop("GOMP_SPINCOUNT", None)
     pipe = subprocess.PIPE

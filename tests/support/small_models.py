@@ -52,7 +52,7 @@ def progressive(
     )
     for _ in range(columns - 2):
         model = ProgressiveModel.add_column(model, plain(architecture, dropout), kind)
-    # biases start at 0 and norms at 1, so that a test would not notice if they were missing
+    # biases start at 0 and norms at 1, where a test would not notice if they were missing
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     return model

@@ -49,7 +49,7 @@ class Toy(nn.Module):
 
 def batch(pairs: dict[str, list[int]], memory_sequences: int = 0, of: int | None = None) -> Batch:
     """A batch of the rows in `pairs` (one token and one target per row), of which the last
-    `memory_sequences` are from memory. `of` is the size of the global batch, by default as many.
+    `memory_sequences` are from memory. `of` is the size of the global batch, by default all rows.
     """
     tokens, targets = (torch.tensor(pairs[name]).unsqueeze(1) for name in ("tokens", "targets"))
     rows = len(tokens)

@@ -1,7 +1,7 @@
 """A short demo suite on a throw-away Slurm cluster, with a preemption: `make slurm-demo`, minutes.
 
-All runs are one job, which trains two at a time. It prints what a user reads. The rest is in the
-logs.
+All runs are one job, which trains two at a time. The demo prints what a user reads. The rest is in
+the logs.
 """
 
 from __future__ import annotations
