@@ -159,8 +159,9 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     """Oracle: by hand: of ten minutes evaluation has a sixth, so that each of eight stages has 62.5
     s. In 62.5 s, a tenth of 1e15 FLOPs per second trains 5.1 million parameters on 40 tokens each:
     L6_D256 has 5.0 million, and L6_D320 7.7. But a stage has at most 20 passes over a few thousand
-    tokens, enough only for the smallest rung. Its time is that of 6 FLOPs per token for each of
-    the 12 * 32² + 1,024 * 32 parameters of L1_D32, with 2.6 bytes per token.
+    tokens, enough only for the smallest rung. At the middling speed, a stage takes the time of
+    6 FLOPs per token for each of the 12 * 32² + 1,024 * 32 parameters of L1_D32, with 2.6 bytes per
+    token. 5 s is the least.
     """
     monkeypatch.chdir(texts.parent)
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6
