@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.ledger import records
-from benchmark.ledger.runs import select_measures
+from benchmark.ledger.runs import keep_own_comparisons
 from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ROOT
@@ -102,7 +102,7 @@ class ModelMeasure:
         if run_line is None:
             return False
         lines = records.read(store.similarity_file(stage), records.MEASURES)
-        own_lines = select_measures(run_line, lines)
+        own_lines = keep_own_comparisons(run_line, lines)
         return any(line.__struct_config__.tag == self.kind for line in own_lines)
 
     def __call__(self, config: RunConfig, store: Store) -> None:

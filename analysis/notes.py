@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from analysis.study import (
+    ENOUGH_CORES,
     Study,
     average_by_domain,
     count_copies,
@@ -16,8 +17,8 @@ from analysis.study import (
     find_other_texts,
 )
 from analysis.tables import Block
-from benchmark.ledger.records import StageDone, find_last
-from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
+from benchmark.ledger.records import SECONDS_TO_MEASURE_CORES, StageDone, find_last
+from benchmark.ledger.runs import RunRecords
 from benchmark.settings.optimizers import OPTIMIZERS
 from benchmark.settings.suite import Training, describe_passes
 from benchmark.settings.units import UNITS
@@ -367,11 +368,11 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
             f"{titles[least['stage']]} ({least['cores']:.0%})."
         )
     timed = stages["unit"].map(lambda unit: UNITS[unit].is_wall_time) & stages["done"]
-    short = timed & stages["cores"].isna() & (stages["seconds"] < MEASURABLE)
+    short = timed & stages["cores"].isna() & (stages["seconds"] < SECONDS_TO_MEASURE_CORES)
     if short.any():
         lines.append(
-            f"Of {short.sum()} stages under {MEASURABLE:g} s it is not known whether other "
-            "programs took cores."
+            f"Of {short.sum()} stages under {SECONDS_TO_MEASURE_CORES:g} s it is not known whether "
+            "other programs took cores."
         )
     return lines
 

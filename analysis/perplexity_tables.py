@@ -14,9 +14,10 @@ import pandas as pd
 from analysis import metrics, paper_suites
 from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
-from analysis.study import Study, select_measure
+from analysis.study import ENOUGH_CORES, Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.ledger.runs import ENOUGH_CORES, MEASURABLE, RunRecords
+from benchmark.ledger.records import SECONDS_TO_MEASURE_CORES
+from benchmark.ledger.runs import RunRecords
 from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
@@ -404,7 +405,7 @@ def _note_untimed_runs(part: Study) -> list[str]:
     shares = part.finished.groupby("run")["cores"].first()
     contended = "other programs took cores in their last stage"
     short = (
-        f"their last stage took less than {MEASURABLE:g} s, "
+        f"their last stage took less than {SECONDS_TO_MEASURE_CORES:g} s, "
         "too short to tell whether other programs took cores"
     )
     reasons = {

@@ -37,7 +37,7 @@ from benchmark.ledger.records import (
     find_last,
     select_kind,
 )
-from benchmark.ledger.runs import ENOUGH_CORES, RunRecords
+from benchmark.ledger.runs import RunRecords
 from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import list_recorded_units
@@ -45,6 +45,7 @@ from benchmark.settings.units import list_recorded_units
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 Values = dict[str, Any]  # a line of a table, by its columns
 _MEASURED = ("ap", "ap_plus", "log_ap_plus", "unigram")
+ENOUGH_CORES = 0.95  # a stage with a smaller share of its cores was slowed by something else
 
 
 @dataclass(frozen=True)

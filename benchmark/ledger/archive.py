@@ -247,6 +247,7 @@ def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
         if is_asked_for(archive):
             names |= members.keys()
     contents: dict[str, bytes] = {}
+    # archives that are asked for come last, so that their versions of stages win
     for archive in sorted(archives, key=is_asked_for):
         for name, content in archives[archive].items():
             if name in names:
@@ -263,7 +264,10 @@ def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
 
 
 def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
-    """A file's content, merged with the content that the next archive has for it."""
+    """A file's content, merged with the content that the next archive has for it.
+
+    If they have different results, the next archive's content wins.
+    """
     if path.suffix != ".jsonl":
         return content
     if old_content:
@@ -271,6 +275,7 @@ def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
         if old_result != _describe_result(path, content):
             return content
     if path.name == records.STAGE_FILE:
+        # the next archive's training wins, and gets the later measures of those before
         return _join_lines(path, content, old_content)
     # suites that share models share these files, and each suite adds its measures
     return _join_lines(path, old_content, content)

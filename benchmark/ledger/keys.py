@@ -15,7 +15,9 @@ from benchmark.settings.base import digest
 from benchmark.settings.decides import describe
 from benchmark.settings.suite import Data, RunConfig, pick_for_stage
 
-FORMAT = 4  # increased when the same description means another computation than before
+# Increased when the same description means another computation than before: every key then changes,
+# and all stages are trained again. (A change of `records.SCHEMA` keeps what was trained.)
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ def make_stage_keys(
 ) -> list[StageKey]:
     """One key per stage, whose description contains the key of the stage before.
 
-    `declarations` has one item per stage. `texts` has one item per text of `RunConfig.learned`: a
-    hash of its tokens and of the tokenizer that made them.
+    `declarations` has one item per stage. `texts` has one item per text of `RunConfig.learned`,
+    which are the domains, then the replayed text if there is one: a hash of its tokens and of the
+    tokenizer that made them.
     """
     count = len(config.domains)
     keys: list[StageKey] = []
@@ -57,7 +60,7 @@ def make_stage_keys(
             "text": text,
         }
         if settings.replay:
-            description["replayed text"] = texts[count]
+            description["replayed text"] = texts[count]  # it comes after those of the domains
         if keys:
             description["stage before"] = keys[-1].key
         keys.append(StageKey(digest(description), description))
@@ -67,8 +70,10 @@ def make_stage_keys(
 def select_stage_settings(config: RunConfig, index: int, uses_memory: bool) -> RunConfig:
     """The settings of a run that a stage depends on.
 
-    A setting with a value per stage has this stage's. Without memory, the memory's size and seed
-    have their defaults, because they decide nothing.
+    A setting with a value per stage has this stage's. The ladder has all sizes so far, because the
+    method is given all of them (`Stage.ladder`). Only the first stage has the start model, because
+    the key of the stage before covers it in later stages. Without memory, the memory's size and
+    seed have their defaults, because they decide nothing.
     """
     training = config.training
     rates = {

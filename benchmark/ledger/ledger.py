@@ -1,14 +1,19 @@
 """Whether a record belongs to a run with its present settings, texts and method.
 
-All code that reads a result asks here. docs/concepts.md lists what must be unchanged. A run's id
-covers its settings and its seed, the keys of its stages cover the rest. Records also have the
-descriptions that the keys are hashes of, so that a message can say what differs. No torch here.
+All code that reads a run's results asks `Ledger.view`. Only scores are chosen in
+`benchmark.downstream`, by `select_scores` and `select_zero_shot_scores`, because they also depend
+on the suite's tasks. docs/concepts.md lists what must be unchanged.
+
+A run's id (`RunConfig.id`) covers its settings (benchmark/settings/decides.py) and its seed, the
+keys of its stages cover the rest. Records also have the descriptions that the keys are hashes of,
+so that a message can say what differs. No torch here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -64,6 +69,21 @@ class Methods(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Match:
+    """How the records of a run compare with its present settings, texts and method.
+
+    `keys` are the keys of its stages, as far as they are known. `why` says why the records do not
+    count, and is "" if they do. `differences` says in words how their settings differ. `is_earlier`
+    says whether the run is of an earlier version of its method, in an archive.
+    """
+
+    keys: list[str]
+    why: str = ""
+    differences: Sequence[str] = ()
+    is_earlier: bool = False
+
+
 class Ledger:
     """The records below a folder of `--runs`, compared with runs' present settings and text."""
 
@@ -78,66 +98,33 @@ class Ledger:
         lines: list[LineOfRun] | None = None,
         loader: RunLoader | None = None,
     ) -> RunRecords:
-        """The view of a run: the keys of its stages, and its records if they belong to it.
+        """The view of a run: the keys of its stages, and its records if they count.
 
-        If they are of another text, other settings or another version of the method, `why` says so,
-        and the view has no `lines`. Its `stages` are then what other runs recorded for the same
-        keys. If a text is not here, the recorded hash of the text is believed, unless a text that
-        is here contradicts the records. An archive is always believed. It also keeps runs of an
-        earlier version of their method, whose code and keys were others. `lines` are the run's, if
-        they are read already. `loader` caches the files that runs share. Raises NotHere for a text
-        that is neither here nor recorded.
+        If they do not count, `why` says so, and the view has no `lines`. Its `stages` are then what
+        other runs recorded for the same keys. `lines` are the run's, if they are read already.
+        `loader` caches the files that runs share. Raises NotHere for a text that is neither here
+        nor recorded.
         """
         if lines is None:
             lines = self.store.read_run(config)
-        run_line = find_last(lines, RunLine)
         loader = loader or RunLoader(self.store)
+        run_line = find_last(lines, RunLine)
         run = loader.load(run_line, lines) if run_line else None
         texts = self.texts.find(config)
-        is_believed = run_line and not texts.keys and self._agrees(config, run_line)
-        text_keys = texts.keys
-        if run_line and is_believed:
-            text_keys = run_line.tokens
-        elif not (text_keys or run_line or self.store.is_archive):
-            if texts.problem:
-                raise texts.problem
-            # an added domain does not change the stages before it, so their keys are known
-            text_keys = self.texts.find_first_keys(config)
-        stage_keys: list[StageKey] = []
-        if text_keys:
-            count = sum(domain.name in text_keys for domain in config.domains)
-            learned = [text_keys.get(text.name, "") for text in config.learned]
-            stage_keys = self.methods.make_keys(config, learned)[:count]
-        keys = [stage.key for stage in stage_keys]
-        code = self.methods.hash_code(config)
-        is_earlier = False
-        why = ""
-        differences: list[str] = []
-        if run_line and keys != run_line.stages:
-            is_earlier = self._keeps(run_line, code)
-            if is_earlier or (is_believed and not keys):
-                keys = run_line.stages
-        if run_line and not keys:
-            why = NOT_PREPARED
-        elif run_line and (keys != run_line.stages or run_line.tokens not in ({}, text_keys)):
-            differences = self._compare_stages(run_line, stage_keys)
-            reason = name_differences(differences) or ANOTHER
-            why = f"its records are of {reason}: `run` trains anew"
-        elif run_line and _is_measured_otherwise(run_line, texts):
-            why = MEASURED_OTHERWISE
-        elif not run_line:
-            differences = self._compare_settings(config)
-            if differences:
-                why = f"its row and seed have records of {name_differences(differences)}"
-        if run is None or why:
-            line = structs.replace(make_run_line(config), stages=keys)
-            run = loader.load(line, [] if why else lines)
+        if run_line:
+            match = self._match_records(config, run_line, texts)
+        else:
+            match = self._match_without_records(config, texts)
+        if run is None or match.why:
+            line = structs.replace(make_run_line(config), stages=match.keys)
+            run = loader.load(line, [] if match.why else lines)
         run.texts = texts
-        run.earlier = is_earlier
-        run.why = why
-        run.differences = differences
+        run.earlier = match.is_earlier
+        run.why = match.why
+        run.differences = [*match.differences]
         run.reads_domain = self.methods.reads_domain(config)
         if not self.store.is_archive:  # an archive's report depends only on its records
+            code = self.methods.hash_code(config)
             starts = [find_last(stage, StageLine) for stage in run.stages]
             run.other_code = any(_had_other_code(start, config.method, code) for start in starts)
         return run
@@ -147,14 +134,72 @@ class Ledger:
         loader = RunLoader(self.store)
         return [self.view(config, loader=loader) for config in configs]
 
-    def _agrees(self, config: RunConfig, run_line: RunLine) -> bool:
-        """Whether this is an archive, or each text that is here equals the recorded one."""
+    def _match_records(self, config: RunConfig, run_line: RunLine, texts: Texts) -> Match:
+        """Whether the records of a run count.
+
+        They do if its stages and its texts still have the recorded keys, and its perplexities are
+        of the validation text that is here. If not all texts are here, the recorded keys of the
+        texts may be believed. In an archive, the records of an earlier version of the method count
+        although its stages would have other keys now.
+        """
+        is_believed = not texts.keys and self._can_believe(config, run_line)
+        text_keys = run_line.tokens if is_believed else texts.keys
+        stages = self._make_stage_keys(config, text_keys)
+        keys = [stage.key for stage in stages]
+        is_earlier = keys != run_line.stages and self._is_of_earlier_code(config, run_line)
+        has_no_text_keys = is_believed and not keys  # an older record, without `tokens`
+        if is_earlier or has_no_text_keys:
+            keys = run_line.stages
+        if not keys:
+            return Match(keys, NOT_PREPARED)
+        has_other_texts = bool(run_line.tokens) and run_line.tokens != text_keys
+        if keys != run_line.stages or has_other_texts:
+            differences = self._compare_stages(run_line, stages)
+            reason = name_differences(differences) or ANOTHER
+            why = f"its records are of {reason}: `run` trains anew"
+            return Match(keys, why, differences, is_earlier)
+        if _is_measured_otherwise(run_line, texts):
+            return Match(keys, MEASURED_OTHERWISE, is_earlier=is_earlier)
+        return Match(keys, is_earlier=is_earlier)
+
+    def _match_without_records(self, config: RunConfig, texts: Texts) -> Match:
+        """The keys of a run that has not begun, whose stages other runs may have trained.
+
+        `why` says so if its row and seed have records of other settings.
+        """
+        text_keys = texts.keys
+        if not text_keys and not self.store.is_archive:
+            if texts.problem:
+                raise texts.problem
+            # an added domain does not change the stages before it, so their keys are known
+            text_keys = self.texts.find_first_keys(config)
+        keys = [stage.key for stage in self._make_stage_keys(config, text_keys)]
+        differences = self._compare_settings(config)
+        if not differences:
+            return Match(keys)
+        why = f"its row and seed have records of {name_differences(differences)}"
+        return Match(keys, why, differences)
+
+    def _can_believe(self, config: RunConfig, run_line: RunLine) -> bool:
+        """Whether to believe the recorded keys of a run's texts if not all texts are here.
+
+        An archive is believed. Other records are, unless a text that is here has another key.
+        """
         if self.store.is_archive:
             return True
         texts = self.texts.find_prepared_keys(config)
         return all(run_line.tokens.get(name) in keys for name, keys in texts.items())
 
-    def _keeps(self, run_line: RunLine, code: str) -> bool:
+    def _make_stage_keys(self, config: RunConfig, text_keys: Mapping[str, str]) -> list[StageKey]:
+        """The keys of a run's stages up to the first whose text has no key."""
+        if not text_keys:
+            return []
+        count = sum(domain.name in text_keys for domain in config.domains)
+        # "" stands for a text without a key. The stages that it would give a key are cut off
+        learned = [text_keys.get(text.name, "") for text in config.learned]
+        return self.methods.make_keys(config, learned)[:count]
+
+    def _is_of_earlier_code(self, config: RunConfig, run_line: RunLine) -> bool:
         """Whether this is an archive of a run whose method now has other code.
 
         The last stage of the run decides.
@@ -162,7 +207,7 @@ class Ledger:
         if not self.store.is_archive or not run_line.stages:
             return False
         start = find_last(self.store.read_stage(run_line.stages[-1]), StageLine)
-        return start is not None and start.method_code != code
+        return start is not None and start.method_code != self.methods.hash_code(config)
 
     def _compare_stages(self, run_line: RunLine, stage_keys: Sequence[StageKey]) -> list[str]:
         """What differs in the first stage that is recorded with another key, in words."""

@@ -35,7 +35,8 @@ from msgspec.structs import replace
 from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
-# Increased when the meaning of a line changes. Version 1 had no descriptions beside keys.
+# Increased when the meaning of a line changes: `run_all.py upgrade` then converts older records. (A
+# change of `keys.FORMAT` trains stages again.) Version 1 had no descriptions beside keys.
 SCHEMA = 2
 T = TypeVar("T")
 L = TypeVar("L")
@@ -218,6 +219,10 @@ class GrowthRecord(Struct):
     copied: list[int]
 
 
+# a shorter stage has no `CoreShare.share`, because the counters of cores tick every 10 ms
+SECONDS_TO_MEASURE_CORES = 5.0
+
+
 class CoreShare(Struct, kw_only=True):
     """The share of its cores that a stage had while the clock ran."""
 
@@ -235,7 +240,8 @@ class StageDone(Line, tag="done", kw_only=True):
     growth: GrowthRecord | None
     cores: CoreShare
     weights: str = ""  # a hash of its model's weights
-    trained: str | None = None  # the same for the next stage's first model, if it is another
+    # a hash of the weights that the next stage starts from, if they are others
+    trained: str | None = None
     # rows of a forward pass, if memory did not suffice for as many as were asked for
     micro_batch_size: int | None = None
 

@@ -170,11 +170,6 @@ def measure_wall_time(stage: Sequence[LineOfStage]) -> float:
     )
 
 
-ENOUGH_CORES = 0.95  # a stage with a smaller share of its cores was slowed by something else
-# seconds that a stage must last to measure that share: the counters of cores tick every 10 ms
-MEASURABLE = 5.0
-
-
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds.
 
@@ -222,21 +217,21 @@ class RunLoader:
         if line.start:
             file = self.store.start_file(line.start)
             measures = select_kind(records.read(file, records.STAGE), records.LaterLine)
-            untouched = _select_measured(line, measures)
+            untouched = _keep_own_later_measures(line, measures)
             run.start = untouched if untouched.perplexity else None
         for key in line.stages:
             stage = self.read_stage(key)
             # before a run has started, the texts that it is measured on are not known
-            run.stages.append(_select_texts(line, stage) if lines else stage)
+            run.stages.append(_keep_own_perplexities(line, stage) if lines else stage)
             scored = self._read_scores(key)
             newest = {}
             for score in select_kind(scored, records.ScoreLine):
                 newest[(score.task, score.prompt, score.seed, score.key)] = score
             run.scores.append([*newest.values()])
             run.zero_shot.append(select_kind(scored, records.ZeroShotLine))
-            own_measures = select_measures(line, self._read_measures(key))
-            newest_measures = {type(measure): measure for measure in own_measures}
-            run.ancestor_comparisons.append([*newest_measures.values()])
+            comparisons = keep_own_comparisons(line, self._read_measures(key))
+            newest_comparisons = {type(comparison): comparison for comparison in comparisons}
+            run.ancestor_comparisons.append([*newest_comparisons.values()])
         return run
 
 
@@ -250,10 +245,13 @@ def check_other_files(store: Store, suite: str, runs: Collection[str]) -> None:
             store.read_run_file(path)
 
 
-def select_measures(
+def keep_own_comparisons(
     run: RunLine, lines: Sequence[records.LineOfMeasures]
 ) -> list[records.LineOfMeasures]:
-    """The measures of a model on a run's own validation texts, or on an unrecorded text."""
+    """A model's comparisons with its ancestors on a run's own validation texts.
+
+    They include comparisons whose text is not recorded.
+    """
     own_texts = {"", *run.texts.values()}
     return [line for line in lines if line.text in own_texts]
 
@@ -300,7 +298,7 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
     ]
 
 
-def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
+def _keep_own_perplexities(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     """The lines of a stage that several runs share, with perplexities only on this run's texts.
 
     Its last evaluation also gets what was measured later, on texts that other runs did not have.
@@ -311,7 +309,7 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
         return stage
     lines: list[LineOfStage] = [line for line in stage if not isinstance(line, records.LaterLine)]
     end = find_last(lines, EvaluationLine)
-    later_measures = _select_measured(run, later)
+    later_measures = _keep_own_later_measures(run, later)
     for place, line in enumerate(lines):
         if not isinstance(line, EvaluationLine):
             continue
@@ -328,8 +326,8 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     return lines
 
 
-def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
-    """The measures on a run's own texts."""
+def _keep_own_later_measures(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
+    """What was measured later on a run's own texts."""
     own_lines = [line for line in lines if run.texts.get(line.domain) == line.text]
     return Measured(
         {line.domain: line.perplexity for line in own_lines},

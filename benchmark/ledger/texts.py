@@ -13,7 +13,8 @@ from benchmark.settings.suite import RunConfig
 class Texts:
     """The texts of a run.
 
-    `keys` maps each domain, probe and source to a hash of its tokens and of the tokenizer. It is
+    `keys` maps the name of each text to a hash of its tokens and of the tokenizer: the domains, the
+    probes, and the sources, which are the texts that a mixed domain or probe consists of. It is
     empty if not all of them are tokenised. `validation` maps each domain and probe to the hashes
     under which its validation text may be recorded, with masks and without. `sizes` are the numbers
     of tokens of the domains, `valid_tokens` is the number that an evaluation reads. `problem` says

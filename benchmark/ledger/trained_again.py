@@ -7,7 +7,7 @@ bits, and perplexities in digits that no table shows.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,14 +91,14 @@ def _list_perplexities(
 
 
 def _find_difference(
-    recorded: Mapping[str, float | None], measured: Mapping[str, float | None], tolerance: float
+    recorded: dict[str, float | None], measured: dict[str, float | None], tolerance: float
 ) -> str:
     """The first perplexity that differs from the recorded one, in words, "" if none does.
 
     The last perplexities of both must be of the same text and step.
     """
-    recorded_last = " ".join(list(recorded)[-1:])
-    last = " ".join(list(measured)[-1:])
+    recorded_last = next(reversed(recorded), "")
+    last = next(reversed(measured), "")
     if last != recorded_last:
         return f"the last perplexity is {last}, recorded is {recorded_last}"
     for place in recorded:

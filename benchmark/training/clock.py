@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmark.ledger.records import CoreShare
-from benchmark.ledger.runs import MEASURABLE
+from benchmark.ledger.records import SECONDS_TO_MEASURE_CORES, CoreShare
 from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, find_machine_name, list_own_cores
@@ -165,7 +164,7 @@ class CoreUse:
 def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
     """The share of their cores that the run's processes had: the least over all sets of cores.
 
-    It is None after less than MEASURABLE seconds. All processes must call this together.
+    It is None if the stage was too short to tell. All processes must call this together.
     """
     cores = tuple(list_own_cores())
     use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
@@ -175,7 +174,7 @@ def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
         place = (use.machine, use.cores)
         groups.setdefault(place, []).append(use)
     shares = [measure_share(group) for group in groups.values()]
-    can_tell = max(use.time.wall for use in uses) >= MEASURABLE
+    can_tell = max(use.time.wall for use in uses) >= SECONDS_TO_MEASURE_CORES
     pause = max(use.time.stood_still for use in uses)
     return CoreShare(share=min(shares) if can_tell else None, stood_still=pause)
 
