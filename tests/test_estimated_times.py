@@ -149,7 +149,7 @@ def test_naive_s_times_are_those_of_the_nearest_settings(tmp_path: Path) -> None
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
     write_table_of_naive(config, table)
-    [row] = step_times.check_machine(table, ALONE.describe_hardware())
+    [row] = step_times.read_for_machine(table, ALONE.describe_hardware())
     other = {**row.settings, "training.precision": "bf16", "training.batch_size": 7}
     far = RowTimes("naive", {}, other, (StageTimes(0.0, {"adapt": 77.0}),) * 3)
     step_times.write(table, [far, row], ALONE.describe_hardware())

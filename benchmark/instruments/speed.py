@@ -292,7 +292,7 @@ def print_speed(
 
     with join() as world:
         machine = world.describe_hardware()
-        table = step_times.check_machine(table_file, machine) if table_file else ()
+        table = step_times.read_for_machine(table_file, machine) if table_file else ()
         costs, rows = measure(configs, build, read, world, pairs, say, table)
         width = configs[0].model.ladder[-1].hidden_size
         precision = choose_precision(configs[0].training.precision, world.device, width)

@@ -71,7 +71,7 @@ def plan_draws(
         )
 
     replay = replay if phase.trains else 0.0
-    second_sequences = count("memory", phase.memory_batch, batch_size) if has_memory else 0
+    memory_batch_size = count("memory", phase.memory_batch, batch_size) if has_memory else 0
     draws = []
     if not phase.sources:
         draws.append(make(phase.domain, batch_size, phase.memory, replay))
@@ -83,7 +83,7 @@ def plan_draws(
         memory = float(source.from_memory)
         draw = make(source.domain, sequences, memory, source_replay, source_index, source.weight)
         draws.append(draw)
-    return draws, Draw(domain="memory", memory=second_sequences, number=1000 + index)
+    return draws, Draw(domain="memory", memory=memory_batch_size, number=1000 + index)
 
 
 def count_sequences_of_share(share: float, batch_size: int, what: str) -> int:
@@ -186,8 +186,9 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
             _check_sources(phase, stage, has_memory, place)
             remembers = index > 0 and has_memory
             try:
-                draws, second = plan_draws(phase, 0, config.training.batch_size, replay, remembers)
-                check_split([*draws, second], config.training, processes)
+                batch_size = config.training.batch_size
+                draws, memory_draw = plan_draws(phase, 0, batch_size, replay, remembers)
+                check_split([*draws, memory_draw], config.training, processes)
             except ConfigError as error:
                 raise ConfigError(f"row {config.row!r}, {error}") from None
 

@@ -139,6 +139,7 @@ def declare(config: RunConfig, method: LifelongMethod, stage: Stage) -> Declarat
     phases = list(method.phases(stage))
     content: dict[str, Any] = {}
     signature = method.signature(stage)
+    # without a signature the stage equals Naive's, whatever the version of the method
     if signature and method.version > 1:
         signature = {**signature, "version": method.version}
     if signature:

@@ -123,7 +123,7 @@ def evaluate_missing(
 ) -> None:
     """Append to `path` the perplexity of a model on each text that has no line there yet.
 
-    A stage that trained nothing needs no evaluation.
+    After a stage that trained nothing, no text is evaluated.
     """
     lines = records.read_stage(path) if world.leads else []
     recorded_texts: set[tuple[str, str]] = set()

@@ -152,11 +152,14 @@ class Learner:
             parameter.grad = None
         losses = []
         for number, batch in enumerate(batches):
-            last = number == len(batches) - 1
             # each batch counts by its sequences. DDP averages, hence the factor `world.size`
             share = len(batch.tokens) * self.world.size / batch.global_size
             factor = share * batch.weight
-            with nullcontext() if last or self._no_sync is None else self._no_sync():
+            # gradients add up, and DDP exchanges the sums once, in the last backward pass
+            exchange: AbstractContextManager[None] = nullcontext()
+            if self._no_sync and number < len(batches) - 1:
+                exchange = self._no_sync()
+            with exchange:
                 loss = self.objective(batch) * factor
                 self.scaler.scale(loss).backward()
             losses.append(loss.detach())

@@ -273,6 +273,10 @@ class StageRun:
         )
 
     def _evaluate(self, phase: str, **values: Any) -> None:
+        """Evaluate the model, and record the result in an EvaluationLine.
+
+        `values` are the loss and the learning rate of the step, in a phase that trains.
+        """
         clock = self.clock
         with self.evaluations.measure():
             measurements = evaluate(
@@ -326,8 +330,13 @@ class StageRun:
             records.append(self.folder / records.STAGE_FILE, line)
 
     def _keep(self, phases: list[Phase]) -> None:
-        """Write the stage's results, and at the end the record that it is done."""
-        cores = measure_core_share(self.clock.cores, self.world)
+        """Write the stage's results, and at the end the record that it is done.
+
+        The folder `model` has the evaluated model. The next stage starts from it, unless there is a
+        folder `trained`: the trained model if the method evaluates another (`eval_model`), or the
+        model before a branch (`Phase.discard_after`).
+        """
+        cores = measure_core_share(self.clock.cores, self.world)  # all processes take part
         if not self.world.leads:
             return
         self.lease.check()
@@ -337,7 +346,7 @@ class StageRun:
         inputs.eval_model.save(folder / "model", tokenizer)
         weights = hash_weights(inputs.eval_model)
         trained = None
-        if self.trunk:  # the next stage goes on from where the branch began
+        if self.trunk:
             inputs.model.load_state_dict(self.trunk["model"])
             self.carried = self.trunk["carried"]
         if self.trunk or self.method.eval_model is not None:

@@ -96,7 +96,7 @@ def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     """Add rows to the table in a file.
 
     They replace rows of the same method, options and settings. Raises ConfigError as
-    `check_machine` does.
+    `read_for_machine` does.
     """
 
     def is_replaced(row: RowTimes) -> bool:
@@ -106,11 +106,11 @@ def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
                 return True
         return False
 
-    old_rows = [row for row in check_machine(path, machine) if not is_replaced(row)]
+    old_rows = [row for row in read_for_machine(path, machine) if not is_replaced(row)]
     write(path, [*old_rows, *rows], machine)
 
 
-def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
+def read_for_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
     """The rows of the table in a file, or an empty tuple if there is no file.
 
     Raises ConfigError if they were measured on another kind of machine. Nodes may differ.
