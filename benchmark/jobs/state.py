@@ -193,10 +193,11 @@ class Survey:
         )
         is_trained = run.finished == len(config.domains)
         is_under_way = run.job and run.job.is_under_way
+        is_trained_by_others = is_trained and not view.lines and not is_under_way
         has_ended = isinstance(view.lines[-1], records.RunDone) if view.lines else False
         if is_trained and has_ended:
             run = dataclasses.replace(run, state="done")
-        elif is_trained and not (view.lines or is_under_way):
+        elif is_trained_by_others:
             detail = "another run trained its stages; `run` takes them over"
             run = dataclasses.replace(run, detail=detail)
         else:

@@ -84,8 +84,8 @@ class Plan:
         return [state for state in self.states if state.state in words]
 
     @property
-    def left_out(self) -> list[RunState]:
-        """The failed runs that are left as they are."""
+    def not_retried(self) -> list[RunState]:
+        """The failed runs that are not trained again."""
         if self.retry_failed:
             return []
         return [state for state in self.states if state.state == "failed"]
@@ -141,11 +141,12 @@ class Plan:
     def _plan_tasks(self) -> list[Unit]:
         """One unit for all tasks, if baselines are missing.
 
-        The unit also finds the test examples that stand in the texts.
+        The unit also finds the test examples that have a near copy in the texts.
         """
         examples = self.survey.examples
         path = self.survey.store.scores_file("baselines")
-        # if a task's examples are not known, they need text, which only runs to train prepare
+        # A task that is not in `examples` needs text that is not prepared here. `_plan_texts`
+        # prepares text only for runs to train.
         tasks = []
         for task in self.suite.tasks:
             if self.wanted or task.name in examples:
@@ -205,7 +206,7 @@ class Plan:
                 if stage < state.finished:
                     is_wanted = model and model.missing and (self.retry_failed or not model.failed)
                 else:
-                    is_wanted = state not in self.left_out
+                    is_wanted = state not in self.not_retried
                 if is_wanted:
                     key = state.planned[stage]
                     label = f"{config.label}-{config.domains[stage].name}"
@@ -228,7 +229,7 @@ class Plan:
                     measure.is_done(state.config, store, last_key) for measure in measures
                 )
             else:
-                is_wanted = state not in self.left_out
+                is_wanted = state not in self.not_retried
             if is_wanted:
                 key = state.planned[-1]
                 units.setdefault(key, MeasureModels(self.runs, state.config, key, measures))
@@ -259,10 +260,11 @@ def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace)
 def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -> int:
     """Do the missing work and render the report, or submit both. Returns an exit status."""
     try:
-        # from now on states depend on texts here, and not only on records
+        # made here, so that a disk that cannot be written is found before anything is begun
         survey.store.data.mkdir(parents=True, exist_ok=True)
         survey.in_progress.path.parent.mkdir(exist_ok=True)
-        # only to show that work is under way: several calls may share the work
+        # Only `status` reads this lock, to show that work is under way. Another call may have it:
+        # several calls may share the work.
         survey.in_progress.try_acquire()
     except OSError as error:
         raise UserError(

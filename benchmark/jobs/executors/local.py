@@ -216,10 +216,10 @@ def _describe_start(plan: Plan) -> str:
 
 def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
     """Say what failed. Returns an exit status."""
-    if failed or plan.left_out:
+    if failed or plan.not_retried:
         print(
             f"{len(failed)} failed, for the reasons that their lines above say, and "
-            f"{len(plan.left_out)} runs before. Tracebacks of runs are in "
+            f"{len(plan.not_retried)} runs before. Tracebacks of runs are in "
             f"{plan.runs}/suites/{plan.suite.name}. Mend that, and the same command with "
             "--retry-failed continues.",
             file=sys.stderr,

@@ -159,7 +159,7 @@ def execute(plan: Plan) -> int:
     print("nothing to submit: all is done, under way or failed")
     # read again, because others may have submitted
     print(name_next_step(plan.survey, plan.survey.read_states()))
-    return FAILED if plan.left_out else 0
+    return FAILED if plan.not_retried else 0
 
 
 def _group_by_request(plan: Plan, wave: Wave) -> ItemsView[Slurm, list[Unit]]:
