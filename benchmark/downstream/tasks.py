@@ -130,7 +130,7 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
     rows only, a missing label, a single class, and a label of dev or test unknown in train.
     """
     paired = bool(raw["train"]) and raw["train"][0].text_pair is not None
-    numbers: dict[str, int] = {}  # of labels
+    number_of_label: dict[str, int] = {}
     splits: dict[Split, tuple[Example, ...]] = {}
     for split in SPLITS:
         rows = raw[split]
@@ -140,8 +140,8 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
             _check_row(task.name, row, paired)
         if split == "train":
             labels = sorted({_read_label(row) for row in rows})
-            numbers = {label: number for number, label in enumerate(labels)}
-        if len(numbers) < 2:
+            number_of_label = {label: number for number, label in enumerate(labels)}
+        if len(number_of_label) < 2:
             label = _read_label(raw["train"][0])
             raise DataError(
                 f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two "
@@ -150,17 +150,17 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         examples = []
         for row in rows:
             label = _read_label(row)
-            if label not in numbers:
-                names = list(numbers)[:SHOWN]
+            if label not in number_of_label:
+                names = list(number_of_label)[:SHOWN]
                 listing = ", ".join(f"{name!r:.80}" for name in names)
-                ellipsis = ", ..." if len(numbers) > SHOWN else ""
+                ellipsis = ", ..." if len(number_of_label) > SHOWN else ""
                 raise DataError(
                     f"task {task.name!r}, {row.place}: unknown label {label!r:.80}; "
                     f"train has {listing}{ellipsis}: correct it, or leave the row out"
                 )
-            examples.append(replace(row, label=numbers[label]))
+            examples.append(replace(row, label=number_of_label[label]))
         splits[split] = tuple(examples)
-    return TaskData(task, tuple(numbers), splits["train"], splits["dev"], splits["test"])
+    return TaskData(task, tuple(number_of_label), splits["train"], splits["dev"], splits["test"])
 
 
 def _check_row(task: str, row: Example, paired: bool) -> None:
@@ -189,7 +189,7 @@ def _read_label(row: Example) -> str:
 def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
     """The suite's tasks with their examples.
 
-    Examples of test that nearly stand in train are marked. Raises DataError, ConfigError.
+    Examples of test with a near copy in train are marked. Raises DataError, ConfigError.
     """
     share = suite.data.valid_share
     tasks = [
@@ -199,7 +199,7 @@ def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
 
 
 def mark_in_train(data: TaskData, cache: DataCache) -> TaskData:
-    """The task with marks for the examples of test that nearly stand in train.
+    """The task with marks for the examples of test with a near copy in train.
 
     The search is made once.
     """
@@ -227,7 +227,7 @@ def _join_texts(example: Example) -> str:
 
 
 def mark_in_stream(tasks: Sequence[TaskData], corpus: Corpus, cache: DataCache) -> list[TaskData]:
-    """The tasks with marks for examples of test that nearly stand in the stream's training text."""
+    """The tasks with marks for examples of test with a near copy in the stream's training text."""
     bpe = corpus.tokenizer
     eos = corpus.special.eos
     suspects: dict[str, Text] = {}
@@ -249,8 +249,8 @@ def decontaminate_tasks(
 ) -> list[TaskData]:
     """The tasks of `load_tasks`, ready to score the models of a run's suite.
 
-    Examples of test that stand in train or in training text of the stream are left out, or only
-    marked if `data.near_copies` keeps them. Raises DataError.
+    Examples of test with a near copy in train or in training text of the stream are left out, or
+    only marked if `data.near_copies` keeps them. Raises DataError.
     """
     marked = mark_in_stream(tasks, prepare_corpus(config, store), DataCache(store.data))
     if config.data.near_copies == "keep":
@@ -370,6 +370,7 @@ def _read_hub(task: str, dataset: HubTask) -> Splits:
         ) from None
     source = f"task {task!r}: dataset {dataset.path!r}"
     with name_source_in_errors(source):
+        # only to check them: `datasets`, which reads them below, shifts columns without an error
         tables = corpus.read_csv_splits(dataset.path, dataset.name, dataset.revision)
         for _, row in chain.from_iterable(tables.values()):
             if isinstance(row, BrokenText):
