@@ -150,7 +150,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     """
     bpe = tokenizer.bpe
     special = tokenizer.special
-    bpe.encode_special_tokens = True  # "<s>" in a text is text
+    bpe.encode_special_tokens = True  # "<s>" in a text is read as plain text
     skipped: Counter[str] = Counter()
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
@@ -159,7 +159,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     )
     size = sum(len(document.encode()) for document in documents)
     info: DomainInfo = {"documents": len(documents), "valid_bytes": size, "skipped": dict(skipped)}
-    tokens = DomainTokens("text", str(text), "", ids, ids, info)
+    tokens = DomainTokens(name="text", title=str(text), key="", train=ids, valid=ids, info=info)
     domains = (tokens,) * max(1, len(model.vocabulary.domains))
     data = Data(
         sequence_length=min(model.sequence_length, LONGEST_ROW),

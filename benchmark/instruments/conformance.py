@@ -322,6 +322,7 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
             for phase in line.phases:
                 steps.append(phase["steps"])
     ends = [int(end) for end in itertools.accumulate(steps)]
+    # so that the kill in a phase's last step hits a run that was just resumed
     steps_before = {max(1, end - 1) for end in ends}
     kills = sorted({*ends} | steps_before)
     # a checkpoint after every step

@@ -94,8 +94,7 @@ def new_suite(options: argparse.Namespace) -> int:
 def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> list[str]:
     """Write NAME.toml for the text in `folders`, and say what was chosen and what to do next.
 
-    One folder without files of text of its own stands for the folders in it. Raises ConfigError or
-    DataError.
+    `folders` as for `find_domains`. Raises ConfigError or DataError.
     """
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     if file.exists():
@@ -120,7 +119,10 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
 
 
 def find_domains(paths: Sequence[Path]) -> list[Path]:
-    """The file or folder of each domain."""
+    """The file or folder of each domain.
+
+    A lone folder without files of text stands for those of its subfolders that contain text.
+    """
     places = list(paths)
     if len(places) == 1 and places[0].is_dir():
         inner = list(places[0].iterdir())
