@@ -302,11 +302,12 @@ class Architecture:
     ) -> tuple[Tensor, Tensor | None]:
         """The positions of tokens (B, T), and the attention mask or None.
 
-        Positions have the shape (1, T) or (B, T), the mask (B, 1, T, T). The mask is True where a
-        token (third axis) attends to another (last axis). It is None if every token attends to all,
-        or in a decoder to all before it, because fast kernels need no mask for that. Padding is at
-        the right, so a decoder needs no mask for it. If the network's configuration has
-        `document_mask`, and `mask` is None, both results come from `separate_documents`.
+        `mask` (B, T), if there is one, is False at padding. Positions have the shape (1, T) or
+        (B, T), the attention mask (B, 1, T, T). It is True where a token (third axis) attends to
+        another (last axis). It is None if every token attends to all, or in a decoder to all before
+        it, because fast kernels need no mask for that. Padding is at the right, so a decoder needs
+        no mask for it. If the network's configuration has `document_mask`, and `mask` is None, both
+        results come from `separate_documents`.
         """
         if mask is None and getattr(network.config, "document_mask", None):
             end, text = network.config.document_mask

@@ -68,6 +68,7 @@ class ModernBert(Architecture):
         config = network.config
         hidden = body.embeddings(tokens)
         positions, full_mask = self.see(network, tokens, mask)
+        # the window counts the tokens on each side, but a decoder's counts the token itself too
         distances = (positions.unsqueeze(2) - positions.unsqueeze(1)).abs()
         local_mask = distances.unsqueeze(1) <= config.sliding_window
         if full_mask is not None:

@@ -68,8 +68,9 @@ class ExpertModel(ExtendedModel):
     """
 
     def __init__(self, model: LanguageModel, experts: int = 1) -> None:
-        super().__init__(model, experts=1)
+        super().__init__(model, experts=1)  # `add` makes the others, and counts them
         layers = model.architecture.find_places(model.network).layers
+        # every second layer, counted from the top, in the order of the network
         layers_with_experts = layers[::-1][::EVERY][::-1]
         self._maps = [_list_maps(layer.ffn) for layer in layers_with_experts]
         # all but the first expert: for each layer with experts its maps, the map down last
