@@ -352,16 +352,16 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     if there are no records.
     """
     import methods
-    from analysis.report import load_study, name_lack
+    from analysis.report import load_study, say_what_is_missing
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
     suites = [(suite, methods.list_runs(suite))]
     with open_runs(Path(runs), suites) as folder:
         study = load_study(suites, folder)
-    lack = name_lack(study)
-    if lack:
-        raise UserError(f"{runs}: {lack}")
+    missing = say_what_is_missing(study)
+    if missing:
+        raise UserError(f"{runs}: {missing}")
     return study
 
 

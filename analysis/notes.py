@@ -112,9 +112,10 @@ def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def _describe_rows_behind(
     models: pd.DataFrame, baseline: pd.Series, titles: Mapping[str, str]
 ) -> list[str]:
-    """The rows that score no higher than a baseline, by task, first the tasks on which all rows do.
+    """Phrases with the rows that score no higher than a baseline, and the tasks on which they do.
 
-    `models` has a line per row and a column per task.
+    `models` has a line per row and a column per task. Tasks with the same rows share a phrase. If
+    some are of all rows, their phrase comes first.
     """
     pairs = []
     for task, title in titles.items():

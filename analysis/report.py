@@ -39,9 +39,9 @@ def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = Fals
     tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
     study = load_study(suites, runs)
     exhibits = [load(name, folder) for name, folder in tables.items()]
-    lack = name_lack(study)
-    if lack:
-        print(f"! {lack}")
+    missing = say_what_is_missing(study)
+    if missing:
+        print(f"! {missing}")
         return  # all cells would be empty
     folder = out / study.name
     render(study, exhibits, load, folder, only_tables)
@@ -76,10 +76,10 @@ def _print_exhibits(study: Study, exhibits: Sequence[Exhibit], folder: Path) -> 
         print(table.reading)
 
 
-def name_lack(study: Study) -> str:
-    """Say that nothing of a study is recorded.
+def say_what_is_missing(study: Study) -> str:
+    """A message that no records of a study are here, and the cure.
 
-    "" if something is, even if its records are left out.
+    Returns "" if there are any, even if they are left out.
     """
     if any(run.line.stages or run.why for run in study.runs):
         return ""
@@ -90,11 +90,11 @@ def name_lack(study: Study) -> str:
 
 
 def load_study(suites: Suites, runs: Path) -> Study:
-    """The study of suites' runs from the records below `runs`, with their names joined.
+    """The study of suites' runs from the records below `runs`.
 
-    Records count only if they belong to their run's present settings, texts and method. If runs of
-    a row are on different texts, only the newest texts count. Raises ConfigError for two suites of
-    one name.
+    Its name is the suites' names, joined by "+", and shortened if it is too long. Records count
+    only if they belong to their run's present settings, texts and method. If runs of a row are on
+    different texts, only the newest texts count. Raises ConfigError for two suites of one name.
     """
     from analysis.study import Study
 
@@ -111,7 +111,7 @@ def load_study(suites: Suites, runs: Path) -> Study:
     for suite, configs in suites:
         suite_runs += _load_suite_runs(suite, configs, ledger)
     blocks = list_printed_blocks()
-    printed = {}
+    printed = {}  # by suite, the paper's suite whose numbers are shown beside its own
     for suite, _ in suites:
         printed[suite.name] = next((name for name in suite.built_in if name in blocks), "")
     joined = "+".join(names)

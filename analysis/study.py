@@ -442,14 +442,15 @@ def _name_stages(orders: Sequence[list[str]]) -> list[str]:
 def find_other_texts(run: RunRecords, other: RunRecords) -> list[str]:
     """The titles of the run's domains and probes whose validation text is not that of `other`.
 
-    Text differs in its tokens or its masks. A domain that `other` lacks counts only if `other` has
-    a domain that the run lacks. A probe that `other` lacks does not count.
+    Text differs in its tokens or its masks. A domain that `other` lacks counts only if `other` too
+    has a domain that the run lacks. Otherwise one stream continues the other, and the runs compare
+    on the domains of both. A probe that `other` lacks does not count.
     """
     line = run.line
     domains = {domain.name for domain in line.domains}
     other_domains = {domain.name for domain in other.line.domains}
-    is_branch = bool(other_domains - domains)
-    names = domains - other_domains if is_branch else set()
+    has_other_domains = bool(other_domains - domains)
+    names = domains - other_domains if has_other_domains else set()
     for name, text in line.texts.items():
         if other.line.texts.get(name, text) != text:
             names.add(name)
