@@ -89,7 +89,11 @@ def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
 
 
 def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
-    """The rows of a suite, then one for each of `names` that has no row there."""
+    """The rows of a suite, then one for each of `names` that has no row there.
+
+    Raises ConfigError if there are no rows, for options of a method without a row, for options that
+    `build` refuses, and for rows of equal names.
+    """
     rows: list[Row] = []
     for entry in suite.methods:
         if entry in get_args(Group):

@@ -56,7 +56,7 @@ class LoRAMerged(LifelongMethod):
             for merged, frozen, adapter in zip(
                 list_linear_maps(self.eval_model),
                 list_linear_maps(adapted),
-                adapted.adapters[0],
+                adapted.adapters[0],  # its only set: each stage begins with a new model
                 strict=True,
             ):
                 merged.weight.copy_(frozen.weight)
