@@ -103,7 +103,7 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
         and all(cells["ER"][2:4])
         and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
     )
-    assert re.match(r"demo: .* 10\.0% .*\(Naive\)$", describe_furthest_row("demo", *runs))
+    assert re.match(r"demo: .* 10\.0% .*Naive\)$", describe_furthest_row("demo", *runs))
     assert cells["Naive"][4] == "+10.0%" and any(
         note.endswith("compared: ER.") for note in table.notes
     )
