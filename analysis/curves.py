@@ -151,18 +151,19 @@ def _draw_row(
             zorder=order,
             clip_on=False,
         )
-    counts = (~is_start).groupby(level="stage").transform("sum")
-    line = means[~is_start | (counts > 1)]
+    # a start that stays in `line` has no value in `drawn`, and so makes the break
+    counts_after_start = (~is_start).groupby(level="stage").transform("sum")
+    line = means[~is_start | (counts_after_start > 1)]
     charged = line["charged"]
-    ends = np.flatnonzero(line["is_end"])[::-1]
-    ends = ends[:: figures.find_label_step(len(ends))].tolist()
-    spread = line[["mean", "low", "high"]].where(line["phase"] != "start")
+    drawn = line[["mean", "low", "high"]].where(line["phase"] != "start")
+    ends = np.flatnonzero(line["is_end"])[::-1]  # the last one first, so that it has a marker
+    marked = ends[:: figures.find_label_step(len(ends))].tolist()
     # the last marker stands on the panel's edge
     axis.plot(
         charged,
-        spread["mean"].where(spread["mean"].between(*limits)),
+        drawn["mean"].where(drawn["mean"].between(*limits)),
         label=f"_{row}",
-        markevery=ends,
+        markevery=marked,
         zorder=order,
         clip_on=False,
         **style,
@@ -170,12 +171,16 @@ def _draw_row(
     if not is_grey:
         # without values right after growth, whose wide range would cover the rest
         axis.fill_between(
-            charged, spread["low"], spread["high"], color=colour, alpha=0.15, linewidth=0
+            charged, drawn["low"], drawn["high"], color=colour, alpha=0.15, linewidth=0
         )
 
 
 def _mark_stages(axis: Axes, part: Study) -> None:
-    """Draw where stages end, with the title of each stage's domain above it."""
+    """Draw where stages end, with the title of each stage's domain above it.
+
+    In a long stream, only some stages have a mark and a title. Every other interval between marks
+    is shaded.
+    """
     ends = part.ends.groupby("stage")["charged"].mean()
     if ends.empty:
         return
@@ -184,15 +189,15 @@ def _mark_stages(axis: Axes, part: Study) -> None:
     marks = ends.iloc[step - 1 :: step]
     for end in marks:
         axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
-    begins = [0.0, *marks]
-    for begin, end in zip(begins[::2], marks[::2], strict=False):
+    shaded_begins = [0.0, *marks][::2]
+    for begin, end in zip(shaded_begins, marks[::2], strict=False):
         axis.axvspan(begin, end, color="0.96", linewidth=0, zorder=-1)
     titles_axis = axis.secondary_xaxis("top")
     width = axis.get_window_extent().width / axis.figure.dpi
     inches_per_unit = width / np.ptp(axis.get_xlim())
-    inches = inches_per_unit * np.diff(ends, prepend=0)
-    longest = max(map(len, titles))
-    rotation = 90 if longest * figures.LETTER > min(inches) else 0
+    stage_inches = inches_per_unit * np.diff(ends, prepend=0)
+    title_inches = max(map(len, titles)) * figures.LETTER
+    rotation = 90 if title_inches > min(stage_inches) else 0
     stage_begins = np.array([0.0, *ends][:-1])
     middles = (stage_begins + ends.to_numpy()) / 2
     titles_axis.set_xticks(

@@ -189,7 +189,9 @@ def assign_colours(study: Study) -> dict[str, str]:
     stages = max((len(run.domains) for run in study.runs), default=0)
     ends = study.ends[study.ends["stage"] == stages - 1]
     final = ends.groupby("row")["ap"].mean()
-    places = {row: [*CLAIMED, row].index(row) for row in rows}
+    places = {row: len(CLAIMED) for row in rows}  # all rows that are not CLAIMED tie
+    for place, row in enumerate(CLAIMED):
+        places[row] = place
     ranked = sorted(rows, key=lambda row: (places[row], final.get(row, np.inf)))
     return dict(zip(ranked, COLOURS, strict=False))
 
@@ -253,10 +255,11 @@ def name_ends(
     inches = axis.get_window_extent().height / axis.figure.dpi
     line_counts = np.array([texts[row].count("\n") + 1 for row in rows])
     heights = line_counts * 1.35 * SMALL / 72
-    above = np.cumsum(heights) - heights / 2  # middles of names if all were stacked
-    shifts = [heights_of_ends[row] * inches for row in rows] - above
+    stacked = np.cumsum(heights) - heights / 2  # middles of names if all were stacked
+    # names do not overlap if no name is shifted less than the one below it
+    shifts = [heights_of_ends[row] * inches for row in rows] - stacked
     ordered = scipy.optimize.isotonic_regression(shifts).x
-    places = ordered.clip(0, max(0, inches - heights.sum())) + above
+    places = ordered.clip(0, max(0, inches - heights.sum())) + stacked
     # in inches, because panels may shrink
     to_edge = ScaledTranslation(1, 0, axis.transAxes)  # type: ignore[arg-type]
     corner = axis.figure.dpi_scale_trans + to_edge

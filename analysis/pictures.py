@@ -215,9 +215,10 @@ def _draw_matrix(
         ax=axis,
         rasterized=True,  # else viewers show lines between cells
     )
-    first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
+    first_stage_line = int("start" in matrix.index)
     width = 1.2 if has_numbers else 0.4
-    for column, line in zip(range(matrix.shape[1]), range(first, len(matrix)), strict=False):
+    lines_of_stages = range(first_stage_line, len(matrix))
+    for column, line in zip(range(matrix.shape[1]), lines_of_stages, strict=False):
         if is_finite[line, column]:
             frame = Rectangle((column, line), 1, 1, fill=False, edgecolor="black", linewidth=width)
             axis.add_patch(frame)
