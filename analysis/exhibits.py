@@ -218,7 +218,8 @@ def describe_growth(runs: Sequence[RunRecords]) -> str:
         sizes = describe_ladder(run)
         first = sizes[0]
         last = sizes[-1]
-        spans[first if first == last else f"from {first} to {last}"] = None
+        span = first if first == last else f"from {first} to {last}"
+        spans[span] = None
         architectures[run.line.config["model"]["architecture"].upper()] = None
     names = " and ".join(architectures)
     return f"{names}{_say_if_one(spans, ' {}', ', sizes differ by row')}"

@@ -197,16 +197,16 @@ def find_detectable_mean(sd: float, seeds: int, tests: int, shared: float = 0.0)
     if seeds < count_fewest_seeds(tests):
         return math.nan
     variance = sd**2 / seeds
-    errors = {seeds - 1.0: variance}
+    squared_errors = {seeds - 1.0: variance}  # of each test, by its degrees of freedom
     if shared:
-        freedom = math.inf
+        joint_freedom = math.inf
         if variance:
-            freedom = (seeds - 1) * (1 + shared / variance) ** 2
-        errors[min(freedom, GAUSSIAN)] = variance + shared
+            joint_freedom = (seeds - 1) * (1 + shared / variance) ** 2
+        squared_errors[min(joint_freedom, GAUSSIAN)] = variance + shared
     means = []
-    for freedom, squared_error in errors.items():
+    for freedom, squared_error in squared_errors.items():
         critical = scipy.special.stdtrit(freedom, 1 - ERRORS / tests)
         # the noncentral t with this mean is above `critical` with probability POWER
         mean = scipy.special.nctdtrinc(freedom, 1 - POWER, critical)
         means.append(float(mean) * math.sqrt(squared_error))
-    return max(means)
+    return max(means)  # `compute_one_sided_p` takes the larger p-value of both tests

@@ -157,13 +157,14 @@ def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -
     """
     x = np.asarray(charged, float)
     y = np.asarray(values, float)
-    misses = np.flatnonzero(~(y <= target))
+    misses = np.flatnonzero(~(y <= target))  # NaN misses, too
     if not misses.size:
         return float(x[0])
     last_miss = misses[-1]
     if last_miss == len(y) - 1:
         return math.nan
     crossing = slice(last_miss, last_miss + 2)
+    # the curve falls here, and np.interp needs values that rise
     return float(np.interp(-target, -y[crossing], x[crossing]))
 
 

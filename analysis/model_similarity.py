@@ -113,20 +113,23 @@ def compute_divergences(
     count = 0
     predictions = count_predictions(stream.length, stream.masked)
     logits_of_row = predictions * stream.corpus.text_vocabulary
-    rows = max(1, LOGITS_AT_ONCE // logits_of_row)
-    for batch in sample(stream, domain, ROWS, rows):
+    rows_at_once = max(1, LOGITS_AT_ONCE // logits_of_row)
+    for batch in sample(stream, domain, ROWS, rows_at_once):
         batch = batch.to(choose_device())
-        positions = torch.ones_like(batch.targets) > 0
+        is_compared = torch.ones_like(batch.targets, dtype=torch.bool)
         if stream.masked:
-            positions = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
-        last = _predict(newest, batch, positions)
+            is_compared = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
+        newest_prediction = _predict(newest, batch, is_compared)
         for i, ancestor in enumerate(ancestors):
             # no variable keeps the ancestor's predictions, so memory holds only one ancestor's
             kl = F.kl_div(
-                last, _predict(ancestor, batch, positions), reduction="none", log_target=True
+                newest_prediction,
+                _predict(ancestor, batch, is_compared),
+                reduction="none",
+                log_target=True,
             )
             totals[i] += kl.sum(-1).sum().item()
-        count += int(positions.sum())
+        count += int(is_compared.sum())
     return [total / count for total in totals]
 
 

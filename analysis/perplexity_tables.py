@@ -46,7 +46,7 @@ class PerplexityTable(TableExhibit):
                 metric.name,
                 titles[stage],
                 metric.lower,
-                in_csv_alone=_is_between(stage, len(titles)),
+                in_csv_alone=_is_left_out(stage, len(titles)),
             )
             for stage, metric in places
         ]
@@ -65,20 +65,20 @@ class PerplexityTable(TableExhibit):
         rows = []
         for label in part.ranked_rows:
             run = runs[label]
-            row = make_slug(label)
+            slug = make_slug(label)
             cells = []
             for stage, metric in places:
                 # A method may train nothing in early stages. These have no AP, and later AP+
                 # has nothing to start from.
-                stages = range(stage + 1) if metric is AP_PLUS else [stage]
-                sources = {(label, source) for source in stages}
-                if stage >= len(run.domains) or untrained & sources:
+                needed_stages = range(stage + 1) if metric is AP_PLUS else [stage]
+                needed = {(label, needed_stage) for needed_stage in needed_stages}
+                if stage >= len(run.domains) or untrained & needed:
                     cells.append(Cell())
                     continue
                 measured = values[metric].get((label, stage), ())
                 cell = Cell(measured, missing=not measured)
-                place = (row, str(stage + 1), run.domains[stage].title, metric.name)
-                value = printed.get(place) if row in rows_of_paper else None
+                key = (slug, str(stage + 1), run.domains[stage].title, metric.name)
+                value = printed.get(key) if slug in rows_of_paper else None
                 cells.append(add_printed(cell, value))
             rows.append(TableRow(label, tuple(cells)))
         if part.suite not in self.only:
@@ -86,7 +86,7 @@ class PerplexityTable(TableExhibit):
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
-def _is_between(stage: int, stages: int) -> bool:
+def _is_left_out(stage: int, stages: int) -> bool:
     """Whether a page leaves a stage out.
 
     Of a long stream a page shows at most six stages, evenly spaced, with the last one among them.
@@ -100,24 +100,30 @@ def _is_between(stage: int, stages: int) -> bool:
 def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
     """AP of each untouched start model and of the unigram distributions, on the domains so far."""
     for name, runs in part.starts.items():
-        starts = []
+        of_start_model = []
         for run in runs:
-            starts.append([select_measure(run.start, domain.name) for domain in run.domains])
-        yield _make_reference_row(f"{name}, untouched", starts, places)
-    unigram = {}
+            perplexities = [select_measure(run.start, domain.name) for domain in run.domains]
+            of_start_model.append(perplexities)
+        yield _make_reference_row(f"{name}, untouched", of_start_model, places)
+    unigram_of_seed = {}
     for run in part.on_most_texts:
-        unigram[run.seed] = [run.line.unigram[domain.name] for domain in run.domains]
-    yield _make_reference_row("Unigram distributions", list(unigram.values()), places)
+        unigram_of_seed[run.seed] = [run.line.unigram[domain.name] for domain in run.domains]
+    yield _make_reference_row("Unigram distributions", list(unigram_of_seed.values()), places)
 
 
-def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
+def _make_reference_row(
+    label: str, perplexities_of_seeds: list[list[float]], places: Sequence[Place]
+) -> TableRow:
     """A row to compare with: AP from each seed's perplexities, in the order of its domains."""
-    averages = [average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
-    if all(average == averages[0] for average in averages):
-        averages = averages[:1]  # one number, because all seeds have the same
+    ap_of_seeds = []  # of each seed, AP after each stage
+    for perplexities in perplexities_of_seeds:
+        stages = np.arange(len(perplexities))
+        ap_of_seeds.append(average_perplexity(perplexities, stages).tolist())
+    if all(ap == ap_of_seeds[0] for ap in ap_of_seeds):
+        ap_of_seeds = ap_of_seeds[:1]  # one number, because all seeds have the same
     cells = []
     for stage, metric in places:
-        values = [average[stage] for average in averages if metric is AP and stage < len(average)]
+        values = [ap[stage] for ap in ap_of_seeds if metric is AP and stage < len(ap)]
         cells.append(Cell(tuple(values)))
     return TableRow(label, tuple(cells), competes=False)
 
@@ -379,22 +385,21 @@ def compare_at_equal_cost(finished: pd.DataFrame) -> pd.DataFrame:
     interpolated linearly between evaluations. A unit that some run did not record is NaN for all
     runs. Wall time is NaN for runs that are not known to have had their cores.
     """
-    stages = {
+    last_stages = {
         key: _select_last_stage(curve)
         for key, curve in finished.groupby(["row", "seed"], sort=False)
     }
-    index = pd.MultiIndex.from_tuples(list(stages), names=["row", "seed"])
+    index = pd.MultiIndex.from_tuples(list(last_stages), names=["row", "seed"])
     values = pd.DataFrame(np.nan, index=index, columns=list_recorded_units())
     for unit in list_recorded_units():
-        timed = {
-            key: stage
-            for key, stage in stages.items()
-            if stage["timed"].all() or not UNITS[unit].is_wall_time
-        }
-        lengths = [stage[unit].iloc[-1] for stage in timed.values()]
-        least = np.min(lengths or [np.nan])
-        if least > 0:
-            for key, stage in timed.items():
+        compared = {}
+        for key, stage in last_stages.items():
+            if stage["timed"].all() or not UNITS[unit].is_wall_time:
+                compared[key] = stage
+        costs = [stage[unit].iloc[-1] for stage in compared.values()]
+        least = np.min(costs or [np.nan])
+        if least > 0:  # not NaN: some runs are compared, and all recorded the unit
+            for key, stage in compared.items():
                 log_ap = np.interp(least, stage[unit], np.log(stage["ap"]))
                 values.loc[key, unit] = np.exp(log_ap)
     return values

@@ -102,7 +102,8 @@ class ScoreTable(TableExhibit):
         paper_tasks -= {
             task["domain"] for task in tasks if not paper_suites.is_paper_task(task, suite)
         }
-        average = AVERAGE if len(paper_tasks) == len(part.stage_titles) else ""
+        # only if each domain has the paper's task, because "" finds no printed number
+        average_column = AVERAGE if len(paper_tasks) == len(part.stage_titles) else ""
         rows = []
         for line in lines:
             slug = make_slug(line.row)
@@ -115,9 +116,10 @@ class ScoreTable(TableExhibit):
                     value = beside.get((slug, line.stage, column, "F1"))
                     cells.append(add_printed(cell, value))
             cell = _make_average_cell(line.means, list(part.tasks))
-            value = beside.get((slug, line.stage, average, "F1"))
+            value = beside.get((slug, line.stage, average_column, "F1"))
             cells.append(add_printed(cell, value))
             if "" in titles:
+                # only linear probes score this task, so beside fine-tuning it is in their block
                 is_scored = "" in line.means
                 is_expected = is_scored or (line.row and part.probes.empty)
                 cells.append(_make_cell(line.means, "") if is_expected else Cell())

@@ -344,19 +344,20 @@ class Study:
         losses = self._collect_losses(suite, row, stage)
         other_losses = self._collect_losses(suite, other, stage)
         seeds = losses.keys() & other_losses.keys()
-        changes = defaultdict[str, list[Floats]](list)
+        parts_of_texts = defaultdict[str, list[Floats]](list)
         tokens: dict[str, Floats] = {}
-        origins = self._find_sources(suite, row, stage)
+        sources_of_texts = self._find_sources(suite, row, stage)
         for seed in seeds:
             texts = losses[seed]
             for text, documents in texts.items():
                 change = documents[:, 1] - other_losses[seed][text][:, 1]
-                changes[text].append(change / len(seeds) / len(texts))
+                # the log ratio is a mean over seeds and, as log AP is, over texts
+                parts_of_texts[text].append(change / len(seeds) / len(texts))
                 tokens[text] = documents[:, 0]
         variances = []
-        for text, parts in changes.items():
+        for text, parts in parts_of_texts.items():
             change = np.sum(parts, axis=0)
-            sources = origins.get(text, ())[: len(change)]
+            sources = sources_of_texts.get(text, ())[: len(change)]
             is_known = len(sources) == len(change)
             variance = estimate_document_variance(
                 change, tokens[text], sources if is_known else None

@@ -210,9 +210,9 @@ def mark_best(block: Block, columns: Sequence[Column], ignored_rows: Collection[
     for place, column in enumerate(columns):
         if column.lower is None:
             continue
-        sign = 1 if column.lower else -1
-        candidates = []
-        bounds = []  # the least value of each row that sets one
+        sign = 1 if column.lower else -1  # makes the lower value the better one
+        candidates = []  # the worst and the best value of each row that competes, and its cell
+        bounds = []  # the best value of each row that the best must beat
         for row in block.rows:
             cell = row.cells[place]
             if not cell.values or row.label in ignored_rows:
@@ -223,9 +223,10 @@ def mark_best(block: Block, columns: Sequence[Column], ignored_rows: Collection[
                 candidates.append((max(values), min(values), cell))
         if len(candidates) < 2:
             continue
-        worst, least, best = min(candidates, key=lambda candidate: candidate[0])
-        bounds.remove(least)
-        best.best = least < worst < min(bounds)
+        worst, best, cell = min(candidates, key=lambda candidate: candidate[0])
+        bounds.remove(best)  # its own
+        seeds_differ = best < worst
+        cell.best = seeds_differ and worst < min(bounds)
 
 
 def mark_few_seeds(blocks: Sequence[Block]) -> int:
@@ -333,7 +334,8 @@ def _escape_markdown(value: object) -> str:
     """Escape what Markdown (or HTML inside it) would act on, outside of `code`."""
     text = str(value)
     parts = text.split("`")
-    if len(parts) % 2 == 0:
+    has_unpaired_backtick = len(parts) % 2 == 0
+    if has_unpaired_backtick:  # then none of them marks code
         return text.translate(_MARKDOWN | {ord("`"): "\\`"})
     escaped = []
     for i, part in enumerate(parts):

@@ -319,8 +319,9 @@ def collect_measurements(part: Study) -> Measurements:
     numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
     ends = part.ends[~part.ends["row"].isin(part.apart)]
     for metric in PERPLEXITIES:
-        # AP⁺ begins with the second stage
-        values = ends[["row", "stage", "seed", metric.column]][ends["stage"] >= (metric is AP_PLUS)]
+        first_stage = 1 if metric is AP_PLUS else 0  # AP⁺ begins with the second stage
+        measured = ends[ends["stage"] >= first_stage]
+        values = measured[["row", "stage", "seed", metric.column]]
         for row, stage, seed, value in values.itertuples(index=False):
             numbers.put(metric.name, row, stage, seed, value)
     curves = part.finished[~part.finished["row"].isin(part.apart)]
@@ -408,6 +409,7 @@ def _put_gradient_agreement(numbers: Measurements, part: Study) -> None:
                     # if a method counts conflicts, but not the steps that had a memory, all its
                     # steps count
                     steps = line.values.get("steps") or line.step
+                    # the last line replaces the others: its share is of all steps of the phase
                     phases[index, line.phase] = (steps, steps * share)
         steps, conflicts = np.sum([*phases.values(), (0, 0)], axis=0)
         if steps:
@@ -427,7 +429,8 @@ def _put_similarities(numbers: Measurements, part: Study) -> None:
     # of runs that have ARS after each stage, with a line per stage and a column per run
     pivot = ars.astype({"ars": float}).pivot_table("ars", "stage", ["row", "seed"])
     complete = pivot.dropna(axis=1)
-    if complete.size and len(complete) == numbers.last > 1:
+    has_all_stages = len(complete) == numbers.last  # ARS begins with the second stage
+    if complete.size and has_all_stages and numbers.last > 1:  # one stage has no slope
         slopes = np.polyfit(complete.index, complete, 1)[0]
         for (row, seed), slope in zip(complete.columns, slopes, strict=True):
             numbers.put("fall", row, numbers.last, seed, -slope)
