@@ -63,10 +63,9 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
     documents = _split(domain, share, skipped)
     first: list[Document] = []
     if domain.train and not domain.valid:
-        first = list(islice(documents, FEW_DOCUMENTS))
-    if first and len(first) < FEW_DOCUMENTS:
+        first = list(islice(documents, FEW_DOCUMENTS))  # enough to know whether there are few
         splits = {document.split for document in first}
-        if len(splits) == 1:
+        if len(first) < FEW_DOCUMENTS and len(splits) == 1:
             first = _hold_out_pieces(first, share)
     yield from chain(first, documents)
 
@@ -83,17 +82,18 @@ def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[
                 piece = replace(document, text=text)
                 pieces.append((piece, make_fingerprint(text)))
     fingerprints = sorted({fingerprint for _, fingerprint in pieces})
-    end = -1
+    highest_valid = -1
     if len(fingerprints) > 1:
         count = max(1, round(valid_share * len(fingerprints)))
-        end = fingerprints[count - 1]
+        highest_valid = fingerprints[count - 1]
     return [
-        replace(piece, split="valid" if fingerprint <= end else "train")
+        replace(piece, split="valid" if fingerprint <= highest_valid else "train")
         for piece, fingerprint in pieces
     ]
 
 
 def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
+    """The documents with their split: that of their file, if it decides, else by fingerprint."""
     held_out_from = (1 - domain.hold_out) * 2**64
     valid_end = valid_share * 2**64
     for document in drop_repeats(domain, skipped):
@@ -153,17 +153,17 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         names += [name for name, _ in files]
         if any(map(is_csv, names)):
             settings["csv"] = 2  # version 1 was read by pandas
-    looks = []
+    file_stamps = []
     for _, path in files:
         stat = path.stat()
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
-        looks.append((os.path.abspath(path), stat.st_size, *times))
-    look = digest([settings, looks])
-    note = notes / f"{look}.txt"
+        file_stamps.append((os.path.abspath(path), stat.st_size, *times))
+    stamp = digest([settings, file_stamps])
+    note = notes / f"{stamp}.txt"
     with contextlib.suppress(FileNotFoundError):
         return note.read_text(encoding="utf-8")
     if not (makes or notes.exists()):
-        return look
+        return stamp
     hashes = [(name, hash_file(path)) for name, path in files]
     content = digest([settings, hashes])
     if makes:
@@ -195,7 +195,7 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
         documents, problems = docstrings.read_package(name)
         skipped.update(problems)
         yield from documents
-    train_split: Half = "train" if domain.valid else ""
+    train_split: Half = "train" if domain.valid else ""  # "": fingerprints decide, see `_split`
     splits: dict[Half, tuple[str, ...]] = {"valid": domain.valid, train_split: domain.train}
     for split, specs in splits.items():
         for spec in specs:
@@ -222,7 +222,7 @@ def _read_dataset(dataset: HubDataset) -> Rows:
     names = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
     part = ", ".join(dataset.files) or names
     with name_source_in_errors(f"dataset {dataset.path!r} ({part})"):
-        lines = False
+        is_lines = False
         if dataset.files:
             folder = dataset.path
             if not os.path.isdir(folder):
@@ -232,10 +232,10 @@ def _read_dataset(dataset: HubDataset) -> Rows:
             if kind == "csv":
                 yield from islice(_read_csv_files(files, ","), dataset.documents)
                 return
-            lines = kind != "parquet"
-            rows = load_dataset(
-                "text" if lines else kind, data_files=files, split="train", streaming=True
-            )
+            is_lines = kind != "parquet"
+            # JSON Lines are read as text: `parse_rows` parses them, and finds broken lines
+            reader = "text" if is_lines else kind
+            rows = load_dataset(reader, data_files=files, split="train", streaming=True)
         else:
             splits = read_csv_splits(dataset.path, dataset.name, dataset.revision)
             if dataset.split in splits:
@@ -246,7 +246,7 @@ def _read_dataset(dataset: HubDataset) -> Rows:
                 dataset.path, dataset.name, split=dataset.split, streaming=True, **options
             )
         for number, row in enumerate(islice(rows, dataset.documents)):
-            content = row["text"].encode() if lines else row
+            content = row["text"].encode() if is_lines else row
             yield f"{dataset.path}:{number}", content
 
 

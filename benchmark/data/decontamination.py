@@ -70,7 +70,7 @@ def _leave_out(
     folder = cache.make_once("decontaminated", key, make)
     check_checksums(folder, describe_cure(folder))
     info = {**domain.info, **json.loads((folder / "info.json").read_text(encoding="utf-8"))}
-    if not info["valid_sources"]:
+    if not info["valid_sources"]:  # empty in the file to replace the domain's own
         del info["valid_sources"]
     valid = np.fromfile(folder / "valid.bin", domain.train.dtype)
     rest = replace(

@@ -167,7 +167,8 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
     Null counts as an empty text. Raises BrokenText.
     """
     texts = []
-    for field in [text_field] if isinstance(text_field, str) else text_field:
+    fields = [text_field] if isinstance(text_field, str) else text_field
+    for field in fields:
         value = _find_value(record, field, place, "text_field")
         if not isinstance(value, str | None):
             raise BrokenText(
@@ -188,7 +189,10 @@ def find_source(record: Mapping[str, Any], source_field: str, place: str) -> str
 
 
 def _find_value(record: Any, field: str, place: str, setting: str) -> Any:
-    """The value of a record's field, or of a nested one such as "meta.body". Raises BrokenText."""
+    """The value of a record's field, or of a nested one such as "meta.body".
+
+    It is null if the object that would have the nested field is null. Raises BrokenText.
+    """
     if not isinstance(record, Mapping):
         raise BrokenText(
             place,
@@ -196,14 +200,17 @@ def _find_value(record: Any, field: str, place: str, setting: str) -> Any:
             "write one on each line",
         )
     value: Any = record
-    for part in [field] if field in record else field.split("."):
-        if value is not None and (not isinstance(value, Mapping) or part not in value):
+    path = [field] if field in record else field.split(".")
+    for part in path:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or part not in value:
             names = ", ".join(map(str, record)) or "none"
             raise BrokenText(
                 place,
                 f"no field {field!r}; there are {names}: name the right one in {setting}",
             )
-        value = value and value[part]
+        value = value[part]
     return value
 
 
@@ -356,7 +363,7 @@ def parse_rows(
 
     With "skip", broken rows are left out, counted and named. With "stop", they raise DataError.
     """
-    while True:
+    while True:  # with `for`, an error of reading the next row would be raised outside `try`
         try:
             place, row = next(rows)
             documents = parse_row(row, fields, place)
@@ -367,9 +374,9 @@ def parse_rows(
                 raise DataError(
                     f'{error}; or on_error = "skip" in the domain leaves such out'
                 ) from None
-            names = [reason for reason in skipped if reason.startswith(BROKEN)]
+            named = [reason for reason in skipped if reason.startswith(BROKEN)]
             reason = "more that are broken"
-            if len(names) < NAMED:
+            if len(named) < NAMED:
                 reason = f"{BROKEN} {error.place}"
             skipped[reason] += 1
         else:
@@ -411,8 +418,10 @@ def read_rows(path: Path, fields: RowFields, cut_at_blank_lines: bool = False) -
         if kind == ".txt":
             cuts = cut_in_pages if cut_at_blank_lines else cut
             for number, piece in enumerate(_cut_file(path, file, cuts), 1):
-                # parts between blank lines are documents with places of their own
-                yield f"{path}, part {number}" if cut_at_blank_lines else str(path), piece
+                place = str(path)
+                if cut_at_blank_lines:  # parts are documents with places of their own
+                    place = f"{path}, part {number}"
+                yield place, piece
         elif kind == ".csv":
             yield from read_csv(path, file)
         elif kind == ".json" and _begins_array(file):
@@ -498,6 +507,7 @@ def _read_parquet(path: Path, fields: RowFields) -> Rows:
         names.add(field.partition(".")[0])
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
+            # without any of the fields, all columns (None), so that the error can name them
             columns = [name for name in table.schema_arrow.names if name in names] or None
             number = 0
             for batch in table.iter_batches(ROWS, columns=columns):

@@ -117,9 +117,9 @@ def find_near_copies(
 ) -> list[list[int]]:
     """For each array of `suspects`, the numbers of its documents that nearly stand in `ids`.
 
-    A share of at least NEARLY of such a document's n-grams, which have NGRAM_WORDS words, stands in
-    `ids`. Case, blanks and how the tokenizer cuts words do not count. A document of fewer words has
-    no n-gram and is never among them. In scripts that are written without blanks between words,
+    A document nearly stands in `ids` if at least a share NEARLY of its n-grams of NGRAM_WORDS words
+    does. A document of fewer words has no n-gram, so it never does. Case, blanks and how the
+    tokenizer cuts words do not count. In scripts that are written without blanks between words,
     each letter is a word.
     """
     words = WordNgrams(bpe, eos)
@@ -129,10 +129,11 @@ def find_near_copies(
     sought = np.unique(np.concatenate(ngram_arrays))
     is_copied = np.zeros(len(sought), bool)
     if len(sought):
+        # a table by the hash's remainder, to drop most n-grams before the slower binary search
         is_likely = np.zeros(2**22, bool)
         is_likely[sought % len(is_likely)] = True
         for start in range(0, len(ids), BLOCK):
-            end = start + BLOCK + 8 * NGRAM_WORDS
+            end = start + BLOCK + 8 * NGRAM_WORDS  # with n-grams that cross the end of the block
             ngrams, _ = words.hash_ngrams(ids[start:end])
             slots = ngrams % len(is_likely)
             ngrams = ngrams[is_likely[slots]]
@@ -153,40 +154,44 @@ def find_near_copies(
 class WordNgrams:
     """Hashes of words and of n-grams of words, computed from token ids.
 
-    A word's hash is the sum of its letters' hashes, so how the tokenizer cuts it does not count.
+    A word's hash is the sum over its letters of the code point times POWERS[place in the word]. So
+    the sum over its tokens is the same however the tokenizer cuts the word, if each token's hash is
+    multiplied by the power for the letters before the token (see `_hash_words`).
+
     Letters of scripts that are written without blanks (LONE) are words by themselves.
     """
 
     def __init__(self, bpe: Tokenizer, eos: int) -> None:
         tokens = bpe.get_vocab()
         size = max(eos, *tokens.values()) + 1
-        has_pieces = isinstance(bpe.model, models.WordPiece)
-        prefix = "##" if has_pieces else ""
-        described = bpe.to_str()
-        has_fallback = '"byte_fallback":true' in described
+        is_word_piece = isinstance(bpe.model, models.WordPiece)
+        continuation = "##" if is_word_piece else ""  # begins a token inside a word
+        definition = bpe.to_str()
+        has_fallback = '"byte_fallback":true' in definition
         self._eos = eos
         # of each token: the hash of its letters, how many they are, and whether it begins a word
         self._hashes = np.zeros(size, np.uint64)
         self._letters = np.zeros(size, np.int64)
-        self._begins = np.full(size, has_pieces)
+        self._begins = np.full(size, is_word_piece)
         symbols = list_byte_symbols()
-        words = {}
+        letters_by_id = {}
         for token, number in tokens.items():
             byte = BYTE.fullmatch(token) if has_fallback else None
             written = chr(int(byte[1], 16)) if byte else token
-            if has_pieces:
-                self._begins[number] = not token.startswith("##")
+            if is_word_piece:
+                self._begins[number] = not token.startswith(continuation)
             else:
                 self._begins[number] = written[:1] in BLANKS
-            word = written.removeprefix(prefix).strip(BLANKS)
+            letters = written.removeprefix(continuation).strip(BLANKS)
             if has_fallback:
                 # some letters are one token, others a token per byte: all become bytes
-                encoded = word.encode("latin-1") if byte else word.casefold().encode()
-                word = "".join(symbols[value] for value in encoded)
-            words[number] = word
-            self._hashes[number], self._letters[number] = _hash_letters(word[:500])
-        has_bytes = has_fallback or '"ByteLevel"' in described
-        self._characters = _Characters(words, size, has_bytes)
+                encoded = letters.encode("latin-1") if byte else letters.casefold().encode()
+                letters = "".join(symbols[value] for value in encoded)
+            letters_by_id[number] = letters
+            # not more, because ignoring case can lengthen a text, and POWERS has 1000
+            self._hashes[number], self._letters[number] = _hash_letters(letters[:500])
+        has_bytes = has_fallback or '"ByteLevel"' in definition
+        self._characters = _Characters(letters_by_id, size, has_bytes)
 
     def hash_ngrams(self, ids: NDArray[Any]) -> tuple[Hashes, Numbers]:
         """A hash of each n-gram inside a document, and the document's number."""
@@ -204,6 +209,7 @@ class WordNgrams:
             ngrams = ngrams * POWERS[0] + following
         first_documents = documents[:count]
         last_documents = next_documents[NGRAM_WORDS - 1 :]
+        # after END the next document begins, so an n-gram that ends with END is not inside
         is_inside = first_documents == last_documents[:count]
         return ngrams[is_inside], first_documents[is_inside]
 
@@ -216,7 +222,7 @@ class WordNgrams:
         hashes = self._hashes[ids]
         counts = self._letters[ids]
         if self._characters.may_be_lone[ids].any():
-            # only for the few texts with such letters, as hashing by character takes longer
+            # from here on by character instead of by token, which takes longer, so only if needed
             characters, firsts = self._characters.list_of(ids)
             is_lone_begin = self._characters.find_begins(characters)
             is_lone_begin[firsts] |= is_begin
@@ -227,12 +233,11 @@ class WordNgrams:
             hashes = self._characters.hashes[characters]
             counts = self._characters.letters[characters]
         starts = np.flatnonzero(is_begin)
-        letters = np.cumsum(counts) - counts  # letters before each token, or character
+        letters_before = np.cumsum(counts) - counts  # each token, or character
         sizes = np.diff(starts, append=len(counts))
-        letters -= np.repeat(letters[starts], sizes)  # now only those in its word
-        places = np.minimum(letters, len(POWERS)) - 1
-        powers = POWERS[places]
-        powers[letters == 0] = 1
+        places = letters_before - np.repeat(letters_before[starts], sizes)  # in the word, from 0
+        powers = POWERS[np.minimum(places, len(POWERS)) - 1]
+        powers[places == 0] = 1
         words: Hashes = np.add.reduceat(hashes * powers, starts)
         words[is_end[starts]] = END
         kept: Hashes = words[words != 0]
@@ -253,22 +258,25 @@ class _Characters:
     of letters. `may_be_lone` says for each token whether it may have a part of a letter of LONE.
     """
 
-    def __init__(self, words: Mapping[int, str], size: int, has_bytes: bool) -> None:
-        values = {symbol: value for value, symbol in enumerate(list_byte_symbols())}
+    def __init__(self, letters_by_id: Mapping[int, str], size: int, has_bytes: bool) -> None:
+        """`letters_by_id`: the characters of each token, by its id, of which there are `size`."""
         self._has_bytes = has_bytes
-        alphabet = sorted({letter for word in words.values() for letter in word})
-        numbers = {letter: number for number, letter in enumerate(alphabet, start=1)}
-        codes = [values.get(letter, 0) if has_bytes else ord(letter) for letter in alphabet]
+        alphabet = sorted(set().union(*letters_by_id.values()))
         # the character 0 stands for tokens that have none, such as blanks
+        numbers = {letter: number for number, letter in enumerate(alphabet, start=1)}
+        codes = [ord(letter) for letter in alphabet]
+        if has_bytes:
+            values = {symbol: value for value, symbol in enumerate(list_byte_symbols())}
+            codes = [values.get(letter, 0) for letter in alphabet]
         self._codes = np.array([0, *codes], np.int64)
         self.hashes = np.zeros(len(self._codes), np.uint64)
         self.letters = np.zeros(len(self._codes), np.int64)
         for letter, number in numbers.items():
             self.hashes[number], self.letters[number] = _hash_letters(letter)
-        parts = []
+        parts = []  # the characters of each token
         for token in range(size):
-            parts.append([numbers[letter] for letter in words.get(token, "")])
-        parts = [part or [0] for part in parts]
+            part = [numbers[letter] for letter in letters_by_id.get(token, "")]
+            parts.append(part or [0])
         self._sizes = np.array([len(part) for part in parts])
         self._firsts = np.cumsum(self._sizes) - self._sizes
         self._parts = np.concatenate([np.array(part) for part in parts])

@@ -122,10 +122,10 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
             tokenizer = load_tokenizer(Path(config.start.folder))
         else:
             names = config.tokenizer.domains or [domain.name for domain in config.domains]
-            sources = {
+            identities = {
                 domain.name: identify(domain) for domain in config.domains if domain.name in names
             }
-            tokenizer = make_tokenizer(config.domains, config.tokenizer, data, sources, cache)
+            tokenizer = make_tokenizer(config.domains, config.tokenizer, data, identities, cache)
         for text in (*replayed, *config.domains):
             tokens = prepare_domain(text, identify(text), tokenizer, data, cache)
             keys[text.name] = tokens.key
@@ -152,13 +152,13 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
     text_keys: dict[str, set[str]] = {}
     for text in texts:
         with contextlib.suppress(NotHere):
-            source = corpus.identify(
+            identity = corpus.identify(
                 text, config.data.valid_share, store.data / "texts", makes=False
             )
             keys = set[str]()
             for tokenizer in text_tokenizers:
                 with contextlib.suppress(Unprepared):
-                    tokens = prepare_domain(text, source, tokenizer, config.data, cache)
+                    tokens = prepare_domain(text, identity, tokenizer, config.data, cache)
                     keys.add(tokens.key)
             is_here = not text.sources
             if text.datasets:

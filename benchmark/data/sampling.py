@@ -133,37 +133,38 @@ class DomainBlocks:
         self._sources = text.sources
         self._key = key
         self._shares = np.ones(1)
-        sizes = [len(text.train)]
+        token_counts = [len(text.train)]
         if text.sources:
             self._shares = weigh(text.sources)
-            sizes = text.info["parts"]
-        ends = np.cumsum(sizes)
+            token_counts = text.info["parts"]
+        ends = np.cumsum(token_counts)
         starts = np.concatenate([[0], ends[:-1]])
-        self._first = -(-starts // length)  # first block of each source
-        self._blocks = ends // length - self._first
-        if self._blocks.min() < 1:
-            number = int(self._blocks.argmin()) + 1
+        # of each source: its first block, how many it has, and how many of these the memory has
+        self._first_blocks = -(-starts // length)
+        self._block_counts = ends // length - self._first_blocks
+        if self._block_counts.min() < 1:
+            number = int(self._block_counts.argmin()) + 1
             raise ConfigError(
                 f"domain {text.name!r}: source {number} holds no row of {length} training tokens: "
                 "give it more, or leave it out"
             )
         wanted = np.round(self._shares * memory)
-        sizes_in_memory = np.minimum(self._blocks, np.maximum(1, wanted))
-        self._sizes = sizes_in_memory.astype(np.int64)
+        memory_sizes = np.minimum(self._block_counts, np.maximum(1, wanted))
+        self._memory_sizes = memory_sizes.astype(np.int64)
 
     def draw(self, numbers: Integers, key: tuple[int, ...]) -> Integers:
         """The blocks of new rows, whose `numbers` count from the beginning of a phase."""
         if not self._sources:
-            return draw_in_epochs(numbers, int(self._blocks[0]), key)
+            return draw_in_epochs(numbers, int(self._block_counts[0]), key)
         ends = np.cumsum(self._shares)
         uniform = draw_uniform(*key, SOURCE_CHOICE, numbers)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         blocks = np.empty(len(numbers), dtype=np.int64)
         for source in set(row_sources.tolist()):
             in_source = row_sources == source
-            size = int(self._blocks[source])
-            order = draw_in_epochs(numbers[in_source], size, key)
-            blocks[in_source] = self._first[source] + order
+            block_count = int(self._block_counts[source])
+            order = draw_in_epochs(numbers[in_source], block_count, key)
+            blocks[in_source] = self._first_blocks[source] + order
         return blocks
 
     def remember(self, uniform: Floats) -> Integers:
@@ -171,10 +172,11 @@ class DomainBlocks:
         ends = np.cumsum(self._shares)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         starts = (ends - self._shares)[row_sources]
-        shares = (uniform - starts) / self._shares[row_sources]  # place in the source's memory
-        sizes = self._sizes[row_sources]
-        offsets = np.minimum((shares * sizes).astype(np.int64), sizes - 1)
-        first_places = np.cumsum(self._sizes) - self._sizes
+        # how far each number is into its source's share of [0, 1), itself from 0 to 1
+        fractions = (uniform - starts) / self._shares[row_sources]
+        sizes = self._memory_sizes[row_sources]
+        offsets = np.minimum((fractions * sizes).astype(np.int64), sizes - 1)
+        first_places = np.cumsum(self._memory_sizes) - self._memory_sizes
         places = first_places[row_sources] + offsets
         blocks: Integers = self._memory[places]
         return blocks
@@ -183,9 +185,9 @@ class DomainBlocks:
     def _memory(self) -> Integers:
         """The blocks of the memory: for each source, the first of a shuffle."""
         memory: list[Integers] = []
-        sources = zip(self._first, self._sizes, self._blocks, strict=True)
-        for source, (first, size, blocks) in enumerate(sources):
+        sources = zip(self._first_blocks, self._memory_sizes, self._block_counts, strict=True)
+        for source, (first, size, block_count) in enumerate(sources):
             key = (*self._key, source) if self._sources else self._key
-            order = shuffle(np.arange(size), int(blocks), *key)
+            order = shuffle(np.arange(size), int(block_count), *key)
             memory.append(first + order)
         return np.concatenate(memory)

@@ -176,8 +176,9 @@ def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         if type(error).__name__ != "PanicException":
             raise
         reason = str(error).partition("\n")[0]
-    for text in texts if len(texts) > 1 else ():
-        encode_texts(bpe, [text])
+    if len(texts) > 1:
+        for text in texts:
+            encode_texts(bpe, [text])  # raises for the text that causes the panic
     raise DataError(
         f"the tokenizer gives up ({reason:.80}) on the text {texts[0]!r:.60}: leave it out, or "
         "take another"
@@ -194,16 +195,16 @@ def encode_documents(
     """
 
     def encode(batch: list[tuple[int, Document]]) -> list[tuple[Document, Ids]]:
-        unwritten = [
-            document for number, document in batch if number >= written or document.split == "valid"
-        ]
-        texts = encode_texts(tokenizer.bpe, [document.text for document in unwritten])
+        to_encode: dict[int, str] = {}
+        for number, document in batch:
+            if number >= written or document.split == "valid":
+                to_encode[number] = document.text
+        texts_ids = encode_texts(tokenizer.bpe, list(to_encode.values()))
         ids: dict[int, list[int]] = {}
-        for document, text_ids in zip(unwritten, texts, strict=True):
-            ids[id(document)] = [*text_ids, tokenizer.special.eos]
+        for number, text_ids in zip(to_encode, texts_ids, strict=True):
+            ids[number] = [*text_ids, tokenizer.special.eos]
         return [
-            (document, np.array(ids.get(id(document), []), tokenizer.dtype))
-            for _, document in batch
+            (document, np.array(ids.get(number, []), tokenizer.dtype)) for number, document in batch
         ]
 
     numbered = enumerate(documents)

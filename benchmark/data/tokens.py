@@ -238,17 +238,17 @@ def prepare(
     cache = DataCache(folder, progress, makes, waits)
     # before Unprepared can be raised, so that dry runs report missing text, too
     notes = folder / "texts"
-    sources = {
+    identities = {
         text.name: corpus.identify(text, data.valid_share, notes, makes)
         for text in (*domains, *probes)
     }
     if start:
         text_tokenizer = load_tokenizer(start)
     else:
-        text_tokenizer = make_tokenizer(domains, tokenizer, data, sources, cache)
+        text_tokenizer = make_tokenizer(domains, tokenizer, data, identities, cache)
     text_tokenizer.bpe.encode_special_tokens = True  # "<mask>" in a document is text
     texts = [
-        prepare_domain(domain, sources[domain.name], text_tokenizer, data, cache)
+        prepare_domain(domain, identities[domain.name], text_tokenizer, data, cache)
         for domain in (*domains, *probes)
     ]
     prepared = Corpus(
@@ -277,19 +277,19 @@ def make_tokenizer(
     domains: Sequence[Domain],
     config: TokenizerConfig,
     data: Data,
-    sources: dict[str, str],
+    text_identities: dict[str, str],
     cache: DataCache,
 ) -> TextTokenizer:
     """The tokenizer of a suite.
 
-    `sources` has the identity of each domain's text by its name.
+    `text_identities` has the identity of each domain's text by the domain's name.
     """
     if config.folder:
         folder = Path(os.path.expanduser(config.folder))
         return TextTokenizer.wrap(load_bpe(folder))
     by_name = {domain.name: domain for domain in domains}
     sampled = [by_name[name] for name in config.domains or by_name]
-    identities = [sources[domain.name] for domain in sampled]
+    identities = [text_identities[domain.name] for domain in sampled]
     identity = digest([FORMAT, config.vocabulary, config.sample_bytes, identities])
     make = partial(_train, sampled, config, data, cache)
     return load_trained(cache.make_once("tokenizers", identity, make))
@@ -351,11 +351,18 @@ def _sample_texts(domain: Domain, valid_share: float, size: int) -> list[str]:
 
 
 def prepare_domain(
-    domain: Domain, source: str, tokenizer: TextTokenizer, data: Data, cache: DataCache
+    domain: Domain, text_identity: str, tokenizer: TextTokenizer, data: Data, cache: DataCache
 ) -> DomainTokens:
+    """The tokens of a domain, made if the cache lacks them.
+
+    `text_identity` is what `corpus.identify` returns for the domain. Raises DataError if they fill
+    no row, and what `DataCache.make_once` raises.
+    """
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
-    early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
-    identity = digest([DOMAIN_FORMAT, source, tokenizer.key, data.max_train_tokens, limit, *early])
+    parts: list[Any] = [DOMAIN_FORMAT, text_identity, tokenizer.key, data.max_train_tokens, limit]
+    if data.max_train_tokens and not domain.valid:
+        parts.append("early")  # where validation text ends: see `_write_ids`
+    identity = digest(parts)
     make = partial(_tokenise, domain, tokenizer, data, cache)
     folder = cache.make_once("domains", identity, make)
     check_checksums(folder, describe_cure(folder), sizes_alone=("train.bin", "valid.bin"))
@@ -494,13 +501,16 @@ def _join_sources(
     joined: Any = {}
     for name in SUMMED:
         joined[name] = sum(info[name] for info in infos)
+    # what each validation document was cut from: the number of its part, and a number in the part
     origins: list[tuple[int, int]] = []
-    for number, info in enumerate(infos):
-        sources = info.get("valid_sources", range(info["valid_documents"]))
-        origins += [(number, source) for source in sources]
+    valid_sizes: list[int] = []
+    for number, part in enumerate(parts):
+        in_part = part.info.get("valid_sources", range(part.info["valid_documents"]))
+        origins += [(number, origin) for origin in in_part]
+        valid_sizes += part.valid_sizes
     joined |= number_sources(origins)
     joined |= {
-        "valid_sizes": [size for part in parts for size in part.valid_sizes],
+        "valid_sizes": valid_sizes,
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(skipped),
         "parts": [len(part.train) for part in parts],
@@ -515,16 +525,19 @@ def _write_ids(
     """Write train.bin while text is read, and valid.bin at the end, and return what was read.
 
     After an interruption, the text before the checkpoint is read again, but training text is not
-    tokenised again. If the text has changed, all is done again. With `max_train_tokens` and no
-    validation files, validation text ends where the training text before it has so many bytes,
-    with two more per document. No tokenizer makes more tokens of it, so the end is the same for
-    all.
+    tokenised again. If the text has changed, all is done again.
+
+    With `max_train_tokens` and no validation files, validation text must not depend on where a
+    tokenizer fills train.bin and reading stops. A tokenizer makes at most one token per byte and
+    two more per document. So validation text ends already where bytes of training text, with two
+    more per document, reach `max_train_tokens`.
     """
     checkpoint = EMPTY_CHECKPOINT
     if (folder / BEGUN).exists():
         checkpoint = read_json(folder / BEGUN, describe_cure(folder))
-    early_end = data.max_train_tokens or sys.maxsize
-    room = early_end - checkpoint["bytes"] // tokenizer.dtype.itemsize
+    written: int = checkpoint["documents"]  # before the interruption
+    max_train_tokens = data.max_train_tokens or sys.maxsize
+    room = max_train_tokens - checkpoint["bytes"] // tokenizer.dtype.itemsize
     valid: Sample[tuple[Ids, int, str]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped = Counter[str]()
     text_hash = hashlib.sha256()
@@ -532,9 +545,10 @@ def _write_ids(
     with (folder / "train.bin").open("ab") as file:
         file.truncate(checkpoint["bytes"])
         documents = corpus.read(domain, data.valid_share, skipped)
-        for document, ids in encode_documents(tokenizer, documents, checkpoint["documents"]):
+        for document, ids in encode_documents(tokenizer, documents, written):
             cancel.check()
-            if document.split == "train" and count >= checkpoint["documents"] and not room:
+            was_written = count < written
+            if document.split == "train" and not was_written and not room:
                 break
             count += 1
             text = document.text.encode()
@@ -545,21 +559,22 @@ def _write_ids(
                 train_bytes += len(text)
                 file.write(ids[:room].tobytes())  # empty for a document that was written before
                 room -= min(room, len(ids))
-            elif not domain.valid and train_bytes + 2 * train_documents >= early_end:
+            elif not domain.valid and train_bytes + 2 * train_documents >= max_train_tokens:
                 skipped[BEYOND] += 1
             else:
                 size = len(ids) if data.max_valid_tokens else len(text)
                 valid.add((ids, len(text), document.source), size, zlib.crc32(text))
-            if count == checkpoint["documents"] and text_hash.hexdigest() != checkpoint["sha256"]:
+            if count == written and text_hash.hexdigest() != checkpoint["sha256"]:
                 break
             reports = bytes_read // REPORT_EVERY
             bytes_read += len(text)
             if reports < bytes_read // REPORT_EVERY:
-                if count > checkpoint["documents"]:
+                if count > written:
                     _write_checkpoint(folder, file, count, text_hash.hexdigest())
                 cache.report(f"{domain.name}: {bytes_read / 1e6:,.0f} MB of text tokenised")
-    is_new_text = text_hash.hexdigest() != checkpoint["sha256"]
-    if checkpoint["documents"] and count <= checkpoint["documents"] and is_new_text:
+    # reading ended at the checkpoint or before, with another hash than at the interruption
+    has_changed = count <= written and text_hash.hexdigest() != checkpoint["sha256"]
+    if written and has_changed:
         (folder / BEGUN).unlink()
         return _write_ids(domain, tokenizer, data, cache, folder)
     skipped[BEYOND] += valid.dropped
