@@ -264,8 +264,8 @@ def choose_prompt_domains(
     return domains
 
 
-def fit_discriminator(folder: Path, stream: Stream, domains: int) -> Pick:
-    """The discriminator of the first `domains` domains, for the checkpoint in `folder`.
+def fit_discriminator(folder: Path, stream: Stream, domain_count: int) -> Pick:
+    """The discriminator of the first `domain_count` domains, for the checkpoint in `folder`.
 
     It is fitted to their memory.
     """
@@ -276,10 +276,11 @@ def fit_discriminator(folder: Path, stream: Stream, domains: int) -> Pick:
     model = load(folder)
     stream = copy.copy(stream)
     stream.masked = False  # no token is masked or replaced
-    rows = MEMORY_ROWS * domains
+    rows = MEMORY_ROWS * domain_count
     phase = Phase("memory", memory=1.0, domain="previous", trains=False)
-    [draw], _ = stream.plan_draws(phase, 0, domains, rows)
-    memory = stream.make_batch(domains, draw, 0, range(rows))
+    next_stage = domain_count  # whose previous domains are these
+    [draw], _ = stream.plan_draws(phase, 0, next_stage, rows)
+    memory = stream.make_batch(next_stage, draw, 0, range(rows))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     embeddings = average_embeddings(model, memory.tokens.tolist())
     classifier.fit(embeddings, memory.domains.numpy())

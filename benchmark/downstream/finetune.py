@@ -87,15 +87,15 @@ def bucket_by_length(
     """Every row once, in batches of rows of similar length.
 
     Rows are shuffled and sorted by length within pools of a few batches, and then the batches are
-    shuffled. A small task has smaller pools, so that it has at least four if it has four batches.
-    With one pool, its batches would be the same in every epoch.
+    shuffled. A task of few batches has smaller pools, so that it has at least four pools, or one
+    per batch. With one pool, its batches would be the same in every epoch.
     """
     order = generator.permutation(len(lengths))
     pool_batches = max(1, min(POOL, len(order) // (4 * batch_size)))
-    size = batch_size * pool_batches
+    pool_size = batch_size * pool_batches
     batches: list[NDArray[np.int64]] = []
-    for start in range(0, len(order), size):
-        pool = order[start : start + size]
+    for start in range(0, len(order), pool_size):
+        pool = order[start : start + pool_size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         for place in range(0, len(pool), batch_size):
             batches.append(pool[place : place + batch_size])
@@ -138,31 +138,34 @@ class Trainer:
         """
         lengths = np.array([len(row) for row in train.tokens])
         batch_size = self.task.batch_size
-        total = self.task.max_epochs * -(-len(lengths) // batch_size)
+        batches_per_epoch = -(-len(lengths) // batch_size)
+        total_steps = self.task.max_epochs * batches_per_epoch
         best: dict[str, Tensor] = {}
         scores: list[float] = []
         for epoch in range(self.task.max_epochs):
             self.model.train()
             batches = bucket_by_length(lengths, batch_size, self.generator)
-            losses = [self._step(train, batch, total) for batch in batches]
+            losses = [self._step(train, batch, total_steps) for batch in batches]
             if not torch.isfinite(torch.stack(losses)).all():
                 raise NotScored(
                     f"task {self.task.name!r}: the loss is not finite in epoch {epoch + 1}, with "
                     f"learning_rate {self.task.learning_rate}; lower it"
                 )
             scores.append(dev_score())
-            if scores[-1] > max(scores[:-1], default=-1.0):
+            best_epoch = scores.index(max(scores))
+            if best_epoch == epoch:
                 weights = self.model.state_dict()
                 best = {name: value.clone() for name, value in weights.items()}
-            elif epoch - scores.index(max(scores)) >= self.settings.patience:
+            elif epoch - best_epoch >= self.settings.patience:
                 break
         self.model.load_state_dict(best)
         return max(scores)
 
-    def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
+    def _step(self, rows: Rows, batch: NDArray[np.int64], total_steps: int) -> Tensor:
+        """Train on the rows with the numbers `batch`, and return their mean loss."""
         cancel.check()
         # neither the first nor the last step has a rate of 0
-        share = (self.steps + 1) / (total + 1)
+        share = (self.steps + 1) / (total_steps + 1)
         schedule = find_schedule(self.task.schedule, self.task.warmup)
         rate = schedule.at(share)
         for group in self.optimizer.param_groups:

@@ -97,6 +97,10 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
 
     @torch.no_grad()
     def _answer(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
+        """What `_loglikelihood_tokens` returns, for pairs that fit in one forward pass.
+
+        Of a pair that is longer than a row, the beginning is left out.
+        """
         special = self.model.vocabulary.special
         device = choose_device()
         texts = []
@@ -193,7 +197,7 @@ def ask(
     for task in tasks:
         values: dict[str, float] = {}
         for name, value in answers["results"].get(task, {}).items():
-            if "," in name and isinstance(value, int | float):
+            if "," in name and isinstance(value, int | float):  # "METRIC,FILTER" is a score
                 values[name.removesuffix(",none")] = float(value)
         if not values:
             empty.append(task)

@@ -66,11 +66,12 @@ def compute_features(
     domains = choose_prompt_domains(checkpoint, data, prompt, 0)
     texts = checkpoint.encode_texts(data, uncut=True)
     for split in SPLITS:
-        readers = [task_domain if domain < 0 else domain for domain in domains[split]]
-        means = [
-            average_states(model, part, readers, columns)
-            for part in zip(*texts[split], strict=True)
-        ]
+        readers = []  # the domain by which each example is read
+        for domain in domains[split]:
+            has_prompt = domain >= 0
+            readers.append(domain if has_prompt else task_domain)
+        by_part = zip(*texts[split], strict=True)  # all texts, then all pairs if there are any
+        means = [average_states(model, part, readers, columns) for part in by_part]
         if len(means) == 2:
             u, v = means
             means += [abs(u - v), u * v]

@@ -57,10 +57,10 @@ def load_docstrings(task: str, options: Docstrings, domain: Domain) -> Splits:
             f"hold_out = {domain.hold_out}; set both, e.g. 0.2"
         )
     # fingerprints from here on are kept from pre-training: see `corpus.read`
-    least = (1 - domain.hold_out) * 2**64
+    held_out_from = (1 - domain.hold_out) * 2**64
     documents = []
     for document in corpus.drop_repeats(domain, Counter()):
-        if document.split_fingerprint >= least and _is_public(document):
+        if document.split_fingerprint >= held_out_from and _is_public(document):
             documents.append(document)
     return draw_balanced_splits(task, options, domain.packages, documents)
 
@@ -119,9 +119,9 @@ def _draw(
 
     Raises DataError.
     """
-    texts: set[str] = set()
+    seen: set[str] = set()
     passages = {
-        label: _cut_passages(documents, label, names, options, texts, limit)
+        label: _cut_passages(documents, label, names, options, seen, limit)
         for label, documents in by_class.items()
     }
     splits: Splits = {}
@@ -194,13 +194,13 @@ def _cut_passages(
     label: str,
     names: re.Pattern[str],
     options: Docstrings,
-    texts: set[str],
+    seen: set[str],
     limit: int,
 ) -> dict[Split, list[Example]]:
     """The passages of each split, from documents of its own.
 
-    `texts` has all passages so far, so that none comes twice. Passages with less than half of
-    `options.characters` are left out, and each document gives at most `limit`.
+    `seen` has all passages so far, so that none comes twice, and gets the new ones. Passages with
+    less than half of `options.characters` are left out, and each document gives at most `limit`.
     """
     splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
     ends = list(accumulate(SHARES.values()))
@@ -209,8 +209,8 @@ def _cut_passages(
         split = SPLITS[bisect(ends, position)]
         text = " ".join(names.sub(NAME_PLACEHOLDER, document.text).split())
         for passage in _cut_text(text, options.characters)[:limit]:
-            if 2 * len(passage) >= options.characters and passage not in texts:
-                texts.add(passage)
+            if 2 * len(passage) >= options.characters and passage not in seen:
+                seen.add(passage)
                 splits[split].append(Example(passage, None, label, document.source))
     return splits
 

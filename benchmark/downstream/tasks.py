@@ -141,12 +141,11 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         if split == "train":
             labels = sorted({_read_label(row) for row in rows})
             number_of_label = {label: number for number, label in enumerate(labels)}
-        if len(number_of_label) < 2:
-            label = _read_label(raw["train"][0])
-            raise DataError(
-                f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two "
-                "classes"
-            )
+            if len(labels) < 2:
+                raise DataError(
+                    f"task {task.name!r}: all of train has the label {labels[0]!r:.80}; there must "
+                    "be two classes"
+                )
         examples = []
         for row in rows:
             label = _read_label(row)
@@ -206,10 +205,10 @@ def mark_in_train(data: TaskData, cache: DataCache) -> TaskData:
     letters = train_bpe([], 0)  # single bytes, because how words are cut does not count
     test = partial(_encode_examples, letters, EOS, data.test)
     train = partial(_encode_examples, letters, EOS, data.train)
-    suspects = {"": (data.key, test)}
-    texts = {"": (data.key, train)}
+    suspects = {"test": (data.key, test)}
+    texts = {"train": (data.key, train)}
     copies = find_leaks(letters, EOS, suspects, texts, cache)
-    return replace(data, in_train=frozenset(copies[""][""]))
+    return replace(data, in_train=frozenset(copies["train"]["test"]))
 
 
 def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
@@ -287,8 +286,8 @@ def load_examples(
         source = ["which domain", identities]
     elif dataset is not None:
         source = [describe(dataset, "text")]
-        files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
-        if os.path.isdir(dataset.path):
+        if os.path.isdir(dataset.path):  # not on the Hub: its files count, too
+            files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
             source.append(corpus.identify(files, 0.0, notes, makes))
     else:
         return check_examples(task, _find_examples(task, domains, valid_share))
@@ -414,7 +413,8 @@ def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]
 
 
 SHOWN = 10  # labels in a message
-BASELINES = ("majority", "bag of words")
+MAJORITY = "majority"
+BASELINES = (MAJORITY, "bag of words")
 IN_WINDOW = "bag of words, model's window"
 _LONE = "".join(f"{chr(first)}-{chr(last)}" for first, last in LONE)
 # A letter of a script without blanks between words, a word, or a symbol. Words of one character
@@ -452,28 +452,31 @@ def find_missing_baselines(task: Task, key: str | None, path: Path, window: str 
 
 
 def record_baselines(
-    tasks: Sequence[TaskData], path: Path, read: Callable[[TaskData], TaskData] | None = None
+    tasks: Sequence[TaskData], path: Path, cut: Callable[[TaskData], TaskData] | None = None
 ) -> None:
     """Append to `path` the records that it lacks of classifiers without pre-training.
 
-    They are the majority class, and logistic regression on word counts of whole texts. With `read`,
-    only logistic regression is recorded, on the part of each text that a model reads, which `read`
+    They are the majority class, and logistic regression on word counts of whole texts. With `cut`,
+    only logistic regression is recorded, on the part of each text that a model reads, which `cut`
     returns.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
         for data in tasks:
-            window = read(data) if read else data
-            key = window.key if read else ""
-            for name in find_missing_baselines(data.task, data.key, path, key):
-                if name == BASELINES[0]:
+            read_data = data
+            window = ""
+            if cut:
+                read_data = cut(data)
+                window = read_data.key
+            for name in find_missing_baselines(data.task, data.key, path, window):
+                if name == MAJORITY:
                     counts = Counter(data.list_targets("train"))
                     [(majority, _)] = counts.most_common(1)
                     predictions = [majority] * len(data.test)
                 else:
-                    predictions = _predict_by_words(window)
+                    predictions = _predict_by_words(read_data)
                 fields = score_predictions(data, predictions)
-                records.append(path, BaselineLine(name=name, window=key, **fields))
+                records.append(path, BaselineLine(name=name, window=window, **fields))
 
 
 def _predict_by_words(data: TaskData) -> list[int]:
@@ -561,13 +564,14 @@ def make_score_key(
 
 
 def find_example_keys(suite: Suite, configs: Sequence[RunConfig], store: Store) -> dict[str, str]:
-    """The key of each task's examples that are on this machine, as `decontaminate_tasks` has them.
+    """The key of each task's examples, by the task's name, as after `decontaminate_tasks`.
 
     `configs` are the suite's runs. In an archive, keys are those that it has recorded: see Ledger.
-    A key is "" if other examples were read here, but not these, or if these were not searched for
-    leaks yet. Then no score counts as one on them. A task has no key if its examples are not on
-    this machine. Unless `data.near_copies` keeps near copies, it also has none if the stream, in
-    which its test may stand, is not prepared here.
+
+    A key is "", so that no score counts, if examples of some task were read here, but not these, or
+    if these were not searched for leaks yet. A task has no key if its examples are not on this
+    machine. Unless `data.near_copies` keeps near copies, it also has none if the stream, in which
+    its test may stand, is not prepared here.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
