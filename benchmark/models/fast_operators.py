@@ -169,39 +169,44 @@ class _LinearCrossEntropy(torch.autograd.Function):
         precision: torch.dtype,
     ) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
-            rows = states.to(precision)
-            columns = weight.to(precision)
-            shift = None if bias is None else bias.to(precision)
-            states_gradient = torch.empty_like(rows)
+            rounded_states = states.to(precision)
+            rounded_weight = weight.to(precision)
+            rounded_bias = None if bias is None else bias.to(precision)
+            states_gradient = torch.empty_like(rounded_states)
             weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
             bias_gradient = None
             if bias is not None and ctx.needs_input_grad[2]:
                 bias_gradient = torch.zeros_like(bias)
-            sums = torch.promote_types(precision, torch.float32)
-            total = torch.zeros((), dtype=sums, device=states.device)
-            step = -(-len(rows) // PARTS)
-            for start in range(0, len(rows), step):
+            sum_precision = torch.promote_types(precision, torch.float32)
+            total = torch.zeros((), dtype=sum_precision, device=states.device)
+            step = -(-len(states) // PARTS)
+            for start in range(0, len(states), step):
                 part = slice(start, start + step)
                 target = targets[part].unsqueeze(1)
-                logs = F.log_softmax(F.linear(rows[part], columns, shift), 1, dtype=sums)
+                # without a name for the logits, so that their memory is free right after
+                logs = F.log_softmax(
+                    F.linear(rounded_states[part], rounded_weight, rounded_bias),
+                    1,
+                    dtype=sum_precision,
+                )
                 total -= logs.gather(1, target).sum()
                 # the logits' gradient is the softmax, minus 1 at the target
                 gradient = logs.exp_()
-                gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=sums))
+                gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=sum_precision))
                 if bias_gradient is not None:
                     bias_gradient += gradient.sum(0)
                 gradient = gradient.to(precision)
-                torch.mm(gradient, columns, out=states_gradient[part])
+                torch.mm(gradient, rounded_weight, out=states_gradient[part])
                 if weight_gradient is not None:
-                    weight_gradient += gradient.mT @ rows[part]
+                    weight_gradient += gradient.mT @ rounded_states[part]
         # the loss is scaled only in the backward pass, so small gradients would be lost in fp16
-        dtype = sums if precision == torch.float16 else states.dtype
-        gradients = [states_gradient.to(dtype), weight_gradient, bias_gradient]
+        kept_precision = sum_precision if precision == torch.float16 else states.dtype
+        gradients = [states_gradient.to(kept_precision), weight_gradient, bias_gradient]
         for tensor in gradients:
             if tensor is not None:
-                tensor.div_(len(rows))
+                tensor.div_(len(states))
         ctx.gradients = gradients
-        return total / len(rows)
+        return total / len(states)
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:

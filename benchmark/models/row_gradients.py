@@ -24,6 +24,8 @@ from benchmark.settings.base import ConfigError
 Take = Callable[[nn.Parameter, slice, Tensor], object]
 OfPart = Callable[[slice, Tensor | None], Tensor]
 """Gradients (rows, *part of the parameter), plus those of the parameter's earlier use, if any."""
+Rule = Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]]
+"""The function from a layer's inputs and its outputs' gradients to its parameters' gradients."""
 
 AT_ONCE = 2**23  # numbers in gradients: few enough for a large CPU's cache, enough to fill a GPU
 
@@ -46,9 +48,10 @@ def compute_row_gradients(
         parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad
     }
     pending_calls: Counter[nn.Parameter] = Counter()  # calls whose backward pass is still to come
-    # a tied parameter has several
+    # of each call whose backward pass is over. A tied parameter has several calls
     functions: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)
-    missing = set(parameters)
+    missing = set(parameters)  # whose gradients `take` has not got yet
+    rules: dict[nn.Module, Rule] = {}  # of the layers that have a hook
 
     def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if len(output) != rows:  # positions: one for all rows
@@ -74,7 +77,6 @@ def compute_row_gradients(
                 _add_in_parts(parameter, rows, functions.pop(parameter), take)
 
     hooks = []
-    rules = {}
     try:
         for layer in model.modules():
             rule = find_rule(layer)
@@ -214,10 +216,8 @@ def _add(gradients: Tensor, total: Tensor | None) -> Tensor:
 LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}
 
 
-def find_rule(
-    layer: nn.Module,
-) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
-    """The function from a layer's inputs and its outputs' gradients to its parameters' gradients.
+def find_rule(layer: nn.Module) -> Rule | None:
+    """The function that computes the gradients of a layer's parameters.
 
     Returns None for an unknown kind of layer. RMSNorms are found by name, because every
     architecture of transformers has its own class of them.

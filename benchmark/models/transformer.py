@@ -211,14 +211,13 @@ class LanguageModel(nn.Module):
         tables = self.architecture.find_places(self.network).tables
         for j, table in enumerate(tables):
             places[f"embeddings.{j}"] = table.module
-        names = {
-            id(p): f"{place}.{name}"
-            for place, part in places.items()
-            for name, p in part.named_parameters()
-        }
+        shared_names = {}  # by the parameter's id
+        for place, part in places.items():
+            for name, parameter in part.named_parameters():
+                shared_names[id(parameter)] = f"{place}.{name}"
         new_names = {}
         for name, parameter in self.named_parameters():
-            new_names[name] = names.get(id(parameter), name)
+            new_names[name] = shared_names.get(id(parameter), name)
         return new_names
 
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:

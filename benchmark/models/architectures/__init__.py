@@ -411,15 +411,19 @@ def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tup
     token of the next document, whose text it predicts.
     """
     columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-    first = (columns == 0) | (tokens >= text)
-    ends = (tokens == end) & ~first
-    number = ends.cumsum(1) - (0 if causal else ends.long())
-    differs = number[:, 1:] != number[:, :-1]
+    is_prefix = (columns == 0) | (tokens >= text)  # `<s>` and the prompt
+    is_end = (tokens == end) & ~is_prefix
+    # of each token, from 0. The prefix counts as part of document 0
+    document = is_end.cumsum(1)
+    if not causal:
+        document = document - is_end.long()
+    differs = document[:, 1:] != document[:, :-1]
     begins = F.pad(differs, (1, 0))
     start = torch.where(begins, columns, 0).cummax(1).values
-    positions = columns - start + (number > 0) * first.sum(1, keepdim=True)
-    is_same = number.unsqueeze(2) == number.unsqueeze(1)
-    visible = (is_same & ~first.unsqueeze(2)) | first.unsqueeze(1)
+    # the first token of each document has the position after the prefix
+    positions = columns - start + (document > 0) * is_prefix.sum(1, keepdim=True)
+    is_same = document.unsqueeze(2) == document.unsqueeze(1)
+    visible = (is_same & ~is_prefix.unsqueeze(2)) | is_prefix.unsqueeze(1)
     return positions, (visible.tril() if causal else visible).unsqueeze(1)
 
 

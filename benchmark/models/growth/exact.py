@@ -135,6 +135,7 @@ class Exact(Width):
     def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         sources = torch.randperm(self.old, generator=self.generator)[: self.extra]
         extra = Affine(head.weight[sources], head.bias[sources])
+        # undoes `widen_norm`'s factor: extra units that are copies keep the size of the variance
         scale = 1 / self.eta
         if self.extra and self.fit is not None:
             extra, scale = self.fit(head, extra, self.copies)
@@ -292,17 +293,17 @@ class Padding(Width):
     def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         wide, heads = super().widen_layer(layer)
         attention = wide.attention
-        old_rows = (layer.attention.query.shape[0], layer.attention.key.shape[0])
+        old_outputs = (layer.attention.query.shape[0], layer.attention.key.shape[0])
         linears = (attention.query, attention.key)
         norms = (attention.query_norm, attention.key_norm)
-        for rows, linear, norm in zip(old_rows, linears, norms, strict=True):
+        for outputs, linear, norm in zip(old_outputs, linears, norms, strict=True):
             if norm is None:
                 continue
-            if self.heads.normed_together:
-                linear.weight[rows:, : self.old] = 0
-                linear.bias[rows:] = 0
+            if self.heads.normed_together:  # new heads read only new units, so they are zero
+                linear.weight[outputs:, : self.old] = 0
+                linear.bias[outputs:] = 0
                 norm.weight *= self.eta
-            else:
+            else:  # the norm ignores the factor, which makes up for its smaller epsilon
                 linear.weight *= self.eta
                 linear.bias *= self.eta
         return wide, heads

@@ -75,8 +75,9 @@ def plan_layers(
     if copy == "stack":
         stack_sources = [layer % old for layer in range(new)]
         return stack_sources, [layer >= old for layer in range(new)], []
-    history = set(copied)
-    # for each old layer a mark per copy: whether that copy counts as copied before
+    history = set(copied)  # old layers that were copied, before or now
+    # for each old layer a mark per copy: whether the copy counts as copied. It does, like its
+    # source, until the history starts over
     copies: list[list[bool]] = [[] for _ in range(old)]
     for _ in range(new - old):
         candidates = [layer for layer in range(old) if layer not in history]
@@ -96,9 +97,10 @@ def plan_layers(
     is_copy: list[bool] = []
     copied_layers: list[int] = []
     for source, marks in enumerate(copies):
-        for number, counts_as_copied in enumerate([source in history, *marks]):
+        own_mark = source in history
+        for number, counts_as_copied in enumerate([own_mark, *marks]):
             if counts_as_copied:
-                copied_layers.append(len(sources))
+                copied_layers.append(len(sources))  # the new layer's index
             sources.append(source)
             is_copy.append(number > 0)
     return sources, is_copy, copied_layers
@@ -159,26 +161,26 @@ class Width:
             old_key_heads, old_key_heads * self.new // self.old, self.generator
         )
         heads = map_units(key_heads, self.heads.ratio)
-        query = map_units(heads, self.heads.size)
-        key = map_units(key_heads, self.heads.size)
-        units = draw_expansion(inner, inner * self.new // self.old, self.generator)
+        query_units = map_units(heads, self.heads.size)
+        key_units = map_units(key_heads, self.heads.size)
+        ffn_units = draw_expansion(inner, inner * self.new // self.old, self.generator)
 
         wide = Layer(
             attention=Attention(
                 norm=self._widen_inner_norm(attention.norm),
-                query=self.widen_reading(attention.query.read(), query),
-                key=self.widen_reading(attention.key.read(), key),
-                value=self.widen_reading(attention.value.read(), key),
-                output=self.widen_writing(attention.output.read(), query),
-                query_norm=self._widen_head_norm(attention.query_norm, query),
-                key_norm=self._widen_head_norm(attention.key_norm, key),
+                query=self.widen_reading(attention.query.read(), query_units),
+                key=self.widen_reading(attention.key.read(), key_units),
+                value=self.widen_reading(attention.value.read(), key_units),
+                output=self.widen_writing(attention.output.read(), query_units),
+                query_norm=self._widen_head_norm(attention.query_norm, query_units),
+                key_norm=self._widen_head_norm(attention.key_norm, key_units),
                 output_norm=self._widen_inner_norm(attention.output_norm),
             ),
             ffn=FeedForward(
                 norm=self._widen_inner_norm(ffn.norm),
-                up=self.widen_reading(ffn.up.read(), units),
-                down=self.widen_writing(ffn.down.read(), units),
-                gate=self.widen_reading(ffn.gate.read(), units) if ffn.gate else None,
+                up=self.widen_reading(ffn.up.read(), ffn_units),
+                down=self.widen_writing(ffn.down.read(), ffn_units),
+                gate=self.widen_reading(ffn.gate.read(), ffn_units) if ffn.gate else None,
                 output_norm=self._widen_inner_norm(ffn.output_norm),
             ),
         )

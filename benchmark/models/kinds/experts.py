@@ -140,17 +140,18 @@ class ExpertModel(ExtendedModel):
         return torch.cat(outputs)
 
     def _route(self, number: int, x: Tensor) -> Routes:
+        """The experts that the router of a layer chooses for the tokens (B, T, D)."""
         rows: Any = self.routers[number]
         logits = x.flatten(0, -2) @ torch.stack(list(rows)).T
-        best, experts = logits.topk(min(CHOSEN, len(rows)), dim=-1)
-        order = experts.flatten().argsort(stable=True)
-        numbers = torch.arange(len(rows), device=x.device).unsqueeze(1)
-        counts = (experts.flatten() == numbers).sum(1)
+        best, chosen = logits.topk(min(CHOSEN, len(rows)), dim=-1)  # (N, k)
+        order = chosen.flatten().argsort(stable=True)  # all copies, sorted by expert
+        experts = torch.arange(len(rows), device=x.device).unsqueeze(1)
+        counts = (chosen.flatten() == experts).sum(1)
         dtype = torch.promote_types(best.dtype, torch.float32)
         return Routes(
             shape=x.shape,
-            tokens=order // experts.shape[1],
-            places=order.argsort().view(experts.shape),
+            tokens=order // chosen.shape[1],
+            places=order.argsort().view(chosen.shape),  # the inverse of `order`
             gates=best.to(dtype).softmax(-1),
             counts=counts.tolist(),
         )

@@ -152,10 +152,9 @@ class LoraModel(ExtendedModel):
 
 def list_linear_maps(model: LanguageModel) -> list[Any]:
     """The linear maps of the transformer layers, in order."""
-    layers = model.architecture.layers(model.network)
-    return [
-        module
-        for layer in layers
-        for module in layer.modules()
-        if isinstance(module, (nn.Linear, Conv1D))
-    ]
+    maps = []
+    for layer in model.architecture.layers(model.network):
+        for module in layer.modules():
+            if isinstance(module, (nn.Linear, Conv1D)):
+                maps.append(module)
+    return maps
