@@ -96,18 +96,17 @@ def _find_place(problem: ErrorDetails) -> tuple[str, ...]:
     """The path to a problem, without the names that pydantic gives to the types of one key."""
     parts = tuple(map(str, problem["loc"]))
     types = re.compile(r"bool|int|float|str|.*[\[(-].*", re.DOTALL)
-    last = len(parts) - (problem["type"] == "extra_forbidden")  # an unknown key is the user's word
-    names = []
-    for i, part in enumerate(parts):
-        if i >= last or not types.fullmatch(part):
-            names.append(part)
+    names = [part for part in parts if not types.fullmatch(part)]
+    if problem["type"] == "extra_forbidden" and types.fullmatch(parts[-1]):
+        names.append(parts[-1])  # an unknown key is the user's word, whatever it looks like
     return tuple(names)
 
 
 def _list_fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
+    """The keys of the settings at a path in `model`, in alphabetical order."""
     for part in path:
         fields = getattr(model, "model_fields", {})
-        if part not in fields:
+        if part not in fields:  # such as the index in a list
             continue
         annotation = fields[part].annotation
         types = [kind for kind in getattr(annotation, "__args__", ()) if isinstance(kind, type)]

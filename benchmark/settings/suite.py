@@ -552,17 +552,19 @@ class RunConfig(Settings):
 
     def describe_expected_passes(self, tokens: Sequence[int]) -> str:
         """Passes over the text, as known before training, given the tokens of each domain."""
-        columns = self.training.batch_size * self.data.text_length
+        tokens_per_step = self.training.batch_size * self.data.text_length
+        replayed_share = self.replay.share if self.replay else 0
         labels = [domain.label for domain in self.domains]
-        cost = UNITS[self.budget.unit].cost
-        step = cost(Work(steps=1, tokens=columns)) if cost else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
-        columns_of_domain = columns * (1 - (self.replay.share if self.replay else 0))
+        cost = UNITS[self.budget.unit].cost
+        # 0: a step's cost in this unit is known only once it is trained
+        step_cost = cost(Work(steps=1, tokens=tokens_per_step)) if cost else 0
         passes: dict[str, list[float]] = {}
-        if step:
+        if step_cost:
             for stage, (label, size) in enumerate(sizes.items()):
-                read = pick_for_stage(self.budget.amount, stage) / step * columns_of_domain
-                passes[label] = [read / size]
+                steps = pick_for_stage(self.budget.amount, stage) / step_cost
+                tokens_read = steps * (tokens_per_step * (1 - replayed_share))
+                passes[label] = [tokens_read / size]
         held = {}
         for label in [*sizes][:-1]:
             share = self.data.memory_tokens / sizes[label]
@@ -613,9 +615,9 @@ def _format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
         values = {f"of {len(values)} domains": all_values}
     ranges = []
     for title, numbers in values.items():
-        ends = [
-            format(end, form if end >= 0.05 or "%" in form else ".1g")
-            for end in (min(numbers), max(numbers))
-        ]
+        ends = []
+        for end in (min(numbers), max(numbers)):
+            would_round_to_0 = end < 0.05 and "%" not in form
+            ends.append(format(end, ".1g" if would_round_to_0 else form))
         ranges.append(f"{title} {' to '.join(dict.fromkeys(ends))}")
     return ", ".join(ranges)
