@@ -126,15 +126,14 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
         tokenizer = load_tokenizer(folder)
         vocabulary = Vocabulary(tokenizer.vocabulary, (), tokenizer.special)
         model = LanguageModel(network, vocabulary).eval()
-        first = tokenizer.bpe.encode("a")
-        pairs = zip(first.tokens, first.special_tokens_mask, strict=True)
-        begin = [token for token, is_added in pairs if is_added]
-        if model.masked:
-            begin = begin[:-1]
-        if len(begin) > 1:
+        encoded = tokenizer.bpe.encode("a")
+        pairs = zip(encoded.tokens, encoded.special_tokens_mask, strict=True)
+        added = [token for token, is_added in pairs if is_added]
+        tokens_before_text = added[:-1] if model.masked else added  # the last is after the text
+        if len(tokens_before_text) > 1:
             raise ConfigError(
-                f"{folder}: texts begin with {' '.join(begin)}, a prompt: evaluate the stage that "
-                "it was exported from"
+                f"{folder}: texts begin with {' '.join(tokens_before_text)}, a prompt: evaluate "
+                "the stage that it was exported from"
             )
         return model, tokenizer
     model = load(folder)
@@ -154,9 +153,10 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     skipped: Counter[str] = Counter()
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
-    ids = np.array(
-        [token for document in encode_texts(bpe, documents) for token in (*document, special.eos)]
-    )
+    token_ids: list[int] = []
+    for document_ids in encode_texts(bpe, documents):
+        token_ids += [*document_ids, special.eos]
+    ids = np.array(token_ids)
     size = sum(len(document.encode()) for document in documents)
     info: DomainInfo = {"documents": len(documents), "valid_bytes": size, "skipped": dict(skipped)}
     tokens = DomainTokens(name="text", title=str(text), key="", train=ids, valid=ids, info=info)

@@ -238,20 +238,24 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         )
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
-        ends = StreamInfo(index + 1, stage.size, stage.spent + stage.budget)
-        goes_on = StreamInfo(index + 2, stage.size, 2 * ends.budget)
-        variants: list[dict[str, Any]] = [
+        # the stream may end with this stage, or go on in several ways
+        ending = StreamInfo(index + 1, stage.size, stage.spent + stage.budget)
+        longer = StreamInfo(index + 2, stage.size, 2 * ending.budget)
+        changes: list[dict[str, Any]] = [
             {},
             {"stages": 9},
             {"size": Size(layers=9, hidden_size=144)},
             {"budget": 1e3},
         ]
         phases_by_signature: dict[str, list[Phase]] = {}
-        for stream_info in (ends, *(replace(goes_on, **values) for values in variants)):
+        stream_infos = [ending, *(replace(longer, **values) for values in changes)]
+        for stream_info in stream_infos:
             other = replace(stage, stream_info=stream_info)
-            phases = list(method.phases(other))
+            other_phases = list(method.phases(other))
             signature = repr(method.signature(other))
-            assert phases == phases_by_signature.setdefault(signature, phases), (
+            # those of the first stream with this signature
+            expected = phases_by_signature.setdefault(signature, other_phases)
+            assert other_phases == expected, (
                 f"stage {index}: phases use `stage.stream_info`, and `signature` does not: let "
                 "it hold what they use"
             )
@@ -495,27 +499,30 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
     if it is computed in another way, and a teacher that equals the student counts as no teacher.
     """
     config = tiny.make_config(seed=OTHER_SEED)
-    of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
+    naive_config = config.model_copy(update={"method": "naive", "row": "naive"})
     predictions = _train_in_double_precision(tiny)
     with in_double_precision():
-        tiny.train(of_naive, "naive")
-    naive = compute_predictions(tiny.make_run(of_naive, "naive"))
-    if tiny.make_run(config, "double").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
+        tiny.train(naive_config, "naive")
+    naive_run = tiny.make_run(naive_config, "naive")
+    naive_predictions = compute_predictions(naive_run)
+    first_key = tiny.make_run(config, "double").keys[0]
+    if first_key == naive_run.keys[0]:
         cure = (
             "set acts_first = True: the first stage does something, or keeps it in `state`, that "
             "Naive's does not"
         )
-        assert_alike(naive[:1], predictions[:1], "in the first stage", cure)
+        assert_alike(naive_predictions[:1], predictions[:1], "in the first stage", cure)
         with in_double_precision():
-            tiny.train(config, "naive")
+            tiny.train(config, "naive")  # beside Naive's stages, so it takes the first of these
         continued = compute_predictions(tiny.make_run(config, "naive"))
         assert_alike(continued, predictions, "after a first stage that Naive has trained", cure)
     if not tiny.make_method().may_equal_naive:
-        differences = [measure_difference(*pair) for pair in zip(naive, predictions, strict=True)]
+        pairs = zip(naive_predictions, predictions, strict=True)
+        differences = [measure_difference(*pair) for pair in pairs]
         assert max(differences) > ROUNDING, (
-            f"after {len(naive)} stages the model predicts what Naive's does: does it do anything? "
-            "What a later stage needs must stand in `state`, an anchor or a teacher be a copy; "
-            "one that means it says may_equal_naive = True"
+            f"after {len(predictions)} stages the model predicts what Naive's does: does it do "
+            "anything? What a later stage needs must stand in `state`, an anchor or a teacher be a "
+            "copy; one that means it says may_equal_naive = True"
         )
 
 

@@ -55,10 +55,14 @@ BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}
 VOCABULARIES = ((1024, 8e6), (2048, 4e7), (8192, 4e8))
 # row lengths, and the largest model width that they are for
 ROW_LENGTHS = ((66, 64), (130, 256), (258, 512))
+# head sizes, and the model width from which a larger one is taken. Each divides the widths of all
+# RUNGS for which it is taken, and of those after them
+HEAD_SIZES = ((16, 128), (32, 384))
 # rates, and the largest model width that they are for
 LEARNING_RATES = ((5e-3, 64), (2e-3, 160), (1e-3, 320))
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
 FEWEST = 2 / SHARES[-1]  # documents that a domain needs so that some can be held out
+TRAINING = 6  # FLOPs of a training step per parameter and token. A forward pass has FORWARD
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
 PASSES = 20  # over a domain's text in a stage, at most
 SWEEP = 600.0  # seconds of training and evaluation of all runs together, at most
@@ -155,19 +159,20 @@ def read_beginning(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
     files = find_files(str(place), Counter())
     domain = Domain(name=name, train=(str(place),), text_field=_choose_text_field(files))
-    text = _read_beginning(domain, files)
+    text = _read_documents(domain, files)
     has_text_files = any(find_kind(file) == ".txt" for file in files)
     if has_text_files and text.size > LONGEST_PAGE * text.documents:
-        pages = _read_beginning(domain.model_copy(update={"cut_at_blank_lines": True}), files)
+        pages = _read_documents(domain.model_copy(update={"cut_at_blank_lines": True}), files)
         if pages.documents > text.documents:
             return pages
     return text
 
 
-def _read_beginning(strict_domain: Domain, files: Sequence[Path]) -> Text:
-    text_sizes = [
-        path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files
-    ]
+def _read_documents(strict_domain: Domain, files: Sequence[Path]) -> Text:
+    """The first documents of a domain, up to LOOKED_AT bytes.
+
+    The domain gets on_error = "skip" if one of them is broken. Raises DataError if all are.
+    """
     domain = strict_domain.model_copy(update={"on_error": "skip"})
     skipped: Counter[str] = Counter()
     documents = size = 0
@@ -182,9 +187,14 @@ def _read_beginning(strict_domain: Domain, files: Sequence[Path]) -> Text:
         # raises an error that says what is broken
         next(corpus.drop_repeats(strict_domain, Counter()))
     if size > LOOKED_AT:
-        return Text(domain, documents, size, max(sum(text_sizes), size))
-    pages = size // PIECE  # pieces, of which some are held out if there are too few documents
-    return Text(domain, documents if documents >= FEWEST else max(documents, pages), size, size)
+        file_sizes = 0.0
+        for path in files:
+            is_packed = path.suffix in (".gz", ".zst")
+            file_sizes += path.stat().st_size * (PACKED if is_packed else 1.0)
+        return Text(domain, documents, size, max(file_sizes, size))
+    if documents < FEWEST:  # pieces of the documents are held out instead
+        documents = max(documents, size // PIECE)
+    return Text(domain, documents, size, size)
 
 
 def _choose_text_field(files: Sequence[Path]) -> str:
@@ -234,11 +244,13 @@ def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) ->
     most_seconds = SWEEP / (1 + EVALUATION) / stages
     speed = UTILISATION * flops_per_second
     tokens_read = PASSES * min(tokens)
-    affordable = (speed * most_seconds / 6 / TOKENS_PER_PARAMETER) ** 0.5
-    most = min(affordable, tokens_read / TOKENS_PER_PARAMETER)
+    # P parameters see TOKENS_PER_PARAMETER * P tokens, so FLOPs grow with the square of P
+    affordable_parameters = (speed * most_seconds / TRAINING / TOKENS_PER_PARAMETER) ** 0.5
+    most_parameters = min(affordable_parameters, tokens_read / TOKENS_PER_PARAMETER)
     parameters = [count_parameters(size, vocabulary) for size in RUNGS]
-    first = max([rung for rung, count in enumerate(parameters) if count <= most], default=0)
-    reading_seconds = 6 * parameters[first] * tokens_read / speed
+    fitting = [rung for rung, count in enumerate(parameters) if count <= most_parameters]
+    first = max(fitting, default=0)
+    reading_seconds = TRAINING * parameters[first] * tokens_read / speed
     seconds = min(most_seconds, max(LEAST, reading_seconds))
     sizes = min(len(texts), MOST_SIZES)
     ladder = []
@@ -246,29 +258,27 @@ def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) ->
         rung = first + stage * sizes // len(texts)
         ladder.append(RUNGS[min(rung, len(RUNGS) - 1)])
     last_parameters = count_parameters(ladder[-1], vocabulary)
-    cost = last_parameters / BYTES_PER_TOKEN[vocabulary] / speed
-    evaluation = choose_evaluation(texts, shares, cost, seconds, most_seconds)
+    seconds_per_byte = last_parameters / BYTES_PER_TOKEN[vocabulary] / speed
+    evaluation = choose_evaluation(texts, shares, seconds_per_byte, seconds, most_seconds)
     minutes = (1 + EVALUATION) * evaluation.seconds * stages / 60
-    part_sizes = [
-        min(share * text.size, evaluation.most_bytes)
-        for text, share in zip(texts, shares, strict=True)
-    ]
+    part_sizes: list[float] = []  # bytes for validation and for training, of each domain
     for text, share in zip(texts, shares, strict=True):
+        part_sizes.append(min(share * text.size, evaluation.most_bytes))
         part_sizes.append((1 - share) * text.size)
-    least = min(part_sizes) / BYTES_PER_TOKEN[vocabulary]
+    tokens_of_smallest_part = min(part_sizes) / BYTES_PER_TOKEN[vocabulary]
     width = ladder[0].hidden_size
-    head = 16 if width < 128 else 32 if width < 384 else 64  # divides all widths that follow
-    longest = next((length for length, limit in ROW_LENGTHS if width <= limit), 514)
-    lengths = [length for length in (514, 258, 130, 66, 34) if length <= longest]
+    head = next((size for size, limit in HEAD_SIZES if width < limit), 64)
+    longest_row = next((length for length, limit in ROW_LENGTHS if width <= limit), 514)
+    lengths = [length for length in (514, 258, 130, 66, 34) if length <= longest_row]
     # at least ten rows in each part
-    row = next((length for length in lengths if least >= 10 * length), 18)
+    row = next((length for length in lengths if tokens_of_smallest_part >= 10 * length), 18)
     rate = next((rate for rate, limit in LEARNING_RATES if width <= limit), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
     evaluations = ""
     if evaluation.evaluations != Training().evaluations:
         evaluations = f", evaluations = {evaluation.evaluations}"
     methods = ", ".join(f'"{name}"' for name in METHODS)
-    held = f"valid_share = {min(shares):g}, max_valid_bytes = {evaluation.most_bytes:_.0f}"
+    validation = f"valid_share = {min(shares):g}, max_valid_bytes = {evaluation.most_bytes:_.0f}"
     return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; \
 a walk through: docs/your_own_text.md.
@@ -281,7 +291,7 @@ domains = [  # the stream, in this order; paths are relative to this file
 tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }}
 # valid_share of each domain's documents measures perplexity; \
 memory_tokens of each are for methods that replay
-data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
+data = {{ sequence_length = {row}, {validation}, memory_tokens = {memory:.0f} }}
 training = {{ batch_size = 20, learning_rate = {rate:g}{evaluations} }}
 # seconds of train wall time of a stage; with evaluation, which comes on top, \
 about {minutes:.0f} min for all

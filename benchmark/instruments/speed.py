@@ -139,17 +139,17 @@ class Prepared:
             flops = stepper.count_step_flops()
             turns = _time_in_turns(stepper, naive, product, pairs)
             over_naive = statistics.median(seconds / naive_step for seconds, naive_step, _ in turns)
-            naive_seconds = statistics.median(naive_step for _, naive_step, _ in turns)
-            pace = paces.setdefault(digest(settings), naive_seconds)
+            naive_now = statistics.median(naive_step for _, naive_step, _ in turns)
+            fixed_naive = paces.setdefault(digest(settings), naive_now)
             if of_naive:
-                pace = of_naive[0].phases["adapt"]
+                fixed_naive = of_naive[0].phases["adapt"]
             peak = statistics.median(peak for _, _, peak in turns)
             of_peak = statistics.median(flops / seconds / peak for seconds, _, peak in turns)
             cost = Cost(
                 row=inputs.config.row,
                 stage=inputs.stage.index,
                 phase=phase.name,
-                seconds=over_naive * pace,
+                seconds=over_naive * fixed_naive,
                 over_naive=over_naive,
                 predicted=flops / naive.count_step_flops(),
                 tokens=stepper.loader.tokens,
