@@ -74,7 +74,7 @@ def test_the_pages_table_is_computed(name: str) -> None:
     """Oracle: `estimate_memory` for the models' sizes, rounded as on the page."""
     family, sizes = PUBLISHED[name]
     config = AutoConfig.for_model(family, max_position_embeddings=4096, **sizes)
-    one, eight = (estimate_memory(config, rows, 1024) for rows in (1, 8))
+    one, eight = (estimate_memory(config, sequences, 1024) for sequences in (1, 8))
     fixed = one.weights + one.gradients + one.moments
     numbers = [fixed, one.activations, one.total, eight.activations, eight.total]
     cells = [f"{one.parameters:,}", *(f"{number / GIB:.1f}" for number in numbers)]

@@ -46,8 +46,8 @@ class TrainingMemory:
 
 def estimate_memory(
     config: PreTrainedConfig,
-    rows: int,
-    columns: int,
+    sequences: int,
+    length: int,
     moments: int = 2,
     copies: int = 0,
     precision: torch.dtype = torch.bfloat16,
@@ -55,7 +55,8 @@ def estimate_memory(
     """Estimate the memory that training a model of this configuration takes on one device.
 
     Args:
-        rows, columns: of a micro-batch (`training.micro_batch_size`) of a causal or masked model.
+        sequences, length: of a micro-batch (`training.micro_batch_size`), its number of sequences
+            and their tokens. The model is causal or masked.
         moments: numbers that the optimizer keeps for each parameter: 2 for adamw, 1 for muon's
             matrices and sgd.
         copies: further models that the method keeps: 1 for Logit-KD, DER++, EMA, self_replay.
@@ -69,7 +70,7 @@ def estimate_memory(
         network = family._from_config(copy.deepcopy(config), attn_implementation="sdpa")
         model = LanguageModel(network, Vocabulary(config.vocab_size)).train()
         parameters = model.parameters_count
-        activations = _count_kept_bytes(model, rows, columns, precision)
+        activations = _count_kept_bytes(model, sequences, length, precision)
     bytes_of_model = FP32 * parameters
     return TrainingMemory(
         parameters=parameters,
@@ -81,7 +82,9 @@ def estimate_memory(
     )
 
 
-def _count_kept_bytes(model: LanguageModel, rows: int, columns: int, precision: torch.dtype) -> int:
+def _count_kept_bytes(
+    model: LanguageModel, sequences: int, length: int, precision: torch.dtype
+) -> int:
     """Bytes that a forward pass keeps for the backward pass, beside the parameters."""
     weight_storages = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     # by storage. Tensors are kept, so that no storage is freed and its id reused
@@ -91,8 +94,8 @@ def _count_kept_bytes(model: LanguageModel, rows: int, columns: int, precision: 
         activations[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
-    tokens = torch.zeros(rows, columns, dtype=torch.long)
-    domains = torch.zeros(rows, dtype=torch.long)
+    tokens = torch.zeros(sequences, length, dtype=torch.long)
+    domains = torch.zeros(sequences, dtype=torch.long)
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", precision, enabled=precision != torch.float32),
