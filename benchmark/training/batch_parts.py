@@ -14,6 +14,8 @@ from benchmark.training.declaration import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
 SOURCE_STRIDE = 10_000  # difference of `Draw.number` between two successive sources of a phase
+# `Draw.number` of the second batch of a stage's first phase. It counts up with the phases
+MEMORY_BATCH_NUMBER = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +48,25 @@ def plan_draws(
     what the method asks for. Raises ConfigError as `count_sequences_of_share` does.
     """
 
-    def count(what: str, share: float, sequences: int) -> int:
-        return count_sequences_of_share(share, sequences, f"{what} of phase {phase.name!r}")
+    def count(share_name: str, share: float, sequences: int) -> int:
+        return count_sequences_of_share(share, sequences, f"{share_name} of phase {phase.name!r}")
 
     def make(
         domain: str,
         sequences: int,
-        memory: float,
-        replay: float,
+        memory_share: float,
+        replay_share: float,
         source_index: int = 0,
         weight: float = 1.0,
     ) -> Draw:
-        replayed_sequences = count("replay", replay, sequences)
-        memory_sequences = (
-            count("memory", memory, sequences - replayed_sequences) if has_memory else 0
-        )
+        replayed_sequences = count("replay", replay_share, sequences)
+        other_sequences = sequences - replayed_sequences
+        memory_sequences = 0
+        if has_memory:
+            memory_sequences = count("memory", memory_share, other_sequences)
         return Draw(
             domain=domain,
-            fresh=sequences - replayed_sequences - memory_sequences,
+            fresh=other_sequences - memory_sequences,
             replayed=replayed_sequences,
             memory=memory_sequences,
             number=SOURCE_STRIDE * source_index + index,
@@ -80,10 +83,13 @@ def plan_draws(
         if has_memory or not source.from_memory:
             sequences = count("sources", source.share, batch_size)
         source_replay = 0.0 if source.from_memory or source.domain == OWN else replay
-        memory = float(source.from_memory)
-        draw = make(source.domain, sequences, memory, source_replay, source_index, source.weight)
+        memory_share = float(source.from_memory)  # all of its sequences or none
+        draw = make(
+            source.domain, sequences, memory_share, source_replay, source_index, source.weight
+        )
         draws.append(draw)
-    return draws, Draw(domain="memory", memory=memory_batch_size, number=1000 + index)
+    number = MEMORY_BATCH_NUMBER + index
+    return draws, Draw(domain="memory", memory=memory_batch_size, number=number)
 
 
 def count_sequences_of_share(share: float, batch_size: int, what: str) -> int:
@@ -110,8 +116,10 @@ def check_split(draws: Sequence[Draw], training: Training, processes: int) -> No
     must run the model equally often.
     """
     for draw in draws:
-        uneven = draw.sequences % processes if training.shard else 0 < draw.sequences < processes
-        if uneven or training.batch_size % processes:
+        cannot_split = 0 < draw.sequences < processes
+        if training.shard:
+            cannot_split = draw.sequences % processes != 0
+        if cannot_split or training.batch_size % processes:
             raise ConfigError(
                 f"{draw.sequences} sequences of {draw.domain!r} in a batch of "
                 f"{training.batch_size} cannot be split over {processes} processes: change one of "
@@ -194,6 +202,11 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
 
 
 def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:
+    """Raise ConfigError if a phase asks for text that its stage does not have.
+
+    A share outside 0 to 1 is refused too. `has_memory` says whether the run has a memory. `place`
+    names the phase in messages.
+    """
     earlier = stage.domains[:-1]
     names = ["new", "seen", OWN]
     if earlier:
@@ -212,6 +225,7 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
         raise ConfigError(f"{place}: no domain {phase.domain!r}; there are {', '.join(texts)}")
     from_memory = [source.from_memory for source in phase.sources]
     if not phase.sources:
+        # a first stage has no memory in any run, and its phases read `domain` instead
         from_memory = [phase.memory == 1 and not stage.first]
     if not has_memory and all(from_memory):
         raise ConfigError(

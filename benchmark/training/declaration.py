@@ -34,6 +34,7 @@ from benchmark.training.method import (
 )
 from benchmark.training.step_times import StageTimes, find_times
 
+STAGE_SEED = 5000  # counter of the numbers that give a stage its seed, and of no others
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)  # syntax that may have a docstring
 
 
@@ -57,7 +58,7 @@ def plan_stage(config: RunConfig, index: int) -> Stage:
         budget=amounts[index],
         unit=budget.unit,
         learning_rate=pick_for_stage(config.training.learning_rate, index),
-        seed=int(draw_bits(config.seed, index, 5000)) >> 1,
+        seed=int(draw_bits(config.seed, index, STAGE_SEED)) >> 1,
         build=_refuse,
         memory_sequences=_refuse,
         previous=_refuse,

@@ -35,7 +35,17 @@ from benchmark.training.batch_parts import SOURCE_STRIDE, Draw, plan_draws
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
-REPLAYED = 4  # the counter that gives the order of the replayed text its own random numbers
+# counters that keep kinds of random numbers apart (7 is `sampling.SOURCE_CHOICE`)
+SEEN_BLOCK = 1
+MEMORY_DOMAIN = 2
+MEMORY_BLOCK = 3
+REPLAYED_BLOCK = 4
+FATE = 5  # of a token that BERT predicts: <mask>, a random token, or left as it is
+RANDOM_TOKEN = 6
+# the same for random numbers outside a step's draws
+MEMORY_TEXT = 2000
+VALIDATION_MASKS = 3000
+MEMORY_CHOICE = 4000
 # share of text tokens to predict: 80% of these become <mask>, 10% a random token, 10% stay (BERT)
 MASKED_SHARE = 0.15
 
@@ -94,7 +104,9 @@ class Stream:
         self._domains: list[DomainBlocks] = []
         memories = zip(corpus.domains, self.memory_blocks, self._places, strict=True)
         for domain, blocks, place in memories:
-            key = (4000, place, seed) if data.memory_seed == "run" else (4000, place)
+            key: tuple[int, ...] = (MEMORY_CHOICE, place)
+            if data.memory_seed == "run":
+                key = (MEMORY_CHOICE, place, seed)
             self._domains.append(DomainBlocks(domain, self.length, blocks, key))
 
     def describe(self) -> dict[str, dict[str, Any]]:
@@ -155,12 +167,14 @@ class Stream:
                 numbers = step * draw.replayed + sequences[is_replayed] - draw.fresh
                 domains[is_replayed] = index
                 blocks[is_replayed] = draw_in_epochs(
-                    numbers, len(self._train[index]), (*key, REPLAYED)
+                    numbers, len(self._train[index]), (*key, REPLAYED_BLOCK)
                 )
             weights = np.ones(stage)
-            if draw.domain not in ("new", "previous", "seen", "memory"):
+            is_memory_of_one_domain = draw.domain not in ("new", "previous", "seen", "memory")
+            if is_memory_of_one_domain:
                 earlier = self.corpus.domains[:stage]
                 weights = np.array([float(domain.name == draw.domain) for domain in earlier])
+            # numbered as if there were no replayed sequences before them
             memory_sequences = sequences[is_memory] - draw.replayed
             domains[is_memory], blocks[is_memory] = self._draw_memory(
                 key, step, memory_sequences, weights
@@ -181,7 +195,7 @@ class Stream:
         They are masked as in training. There are 0 sequences if there is no memory.
         """
         numbers = range(sequences if self._has_memory(stage) else 0)
-        draw = Draw(domain="memory", memory=sequences, number=2000)
+        draw = Draw(domain="memory", memory=sequences, number=MEMORY_TEXT)
         return self.make_batch(stage, draw, 0, numbers).tokens
 
     def read_validation(
@@ -205,7 +219,7 @@ class Stream:
             domains = np.full(len(part), domain)
             text = self._copy_blocks(self._valid, domains, part)
             # no seed here: one set of masks for all seeds and methods
-            yield self._to_batch(text, domains, 3000, mask_number, part)
+            yield self._to_batch(text, domains, VALIDATION_MASKS, mask_number, part)
 
     def _choose_mask_number(self, domain: int) -> int:
         """The counter by which the masks of a validation text are drawn.
@@ -237,9 +251,10 @@ class Stream:
             return stage, self._domains[stage].draw(numbers, key)
         if source == "previous":
             return stage - 1, self._domains[stage - 1].draw(numbers, key)
+        # "seen": uniform over the blocks of all domains so far, one domain after the other
         ends = np.cumsum(self.blocks[: stage + 1])
-        numbers_in_text = draw_uniform(*key, 1, numbers) * ends[-1]
-        places = numbers_in_text.astype(np.int64)
+        scaled = draw_uniform(*key, SEEN_BLOCK, numbers) * ends[-1]
+        places = scaled.astype(np.int64)
         domains = np.searchsorted(ends, places, side="right")
         starts = np.concatenate([[0], ends])
         return domains, places - starts[domains]
@@ -259,9 +274,9 @@ class Stream:
         if not len(sequences):
             return sequences, sequences
         sums = np.cumsum(weights)
-        choices = draw_uniform(*key, 2, step, sequences)
+        choices = draw_uniform(*key, MEMORY_DOMAIN, step, sequences)
         domains = np.searchsorted(sums / sums[-1], choices, side="right")
-        places = draw_uniform(*key, 3, step, sequences)
+        places = draw_uniform(*key, MEMORY_BLOCK, step, sequences)
         blocks = np.empty(len(sequences), dtype=np.int64)
         for domain in set(domains.tolist()):
             is_of_domain = domains == domain
@@ -316,15 +331,15 @@ class Stream:
             smallest = np.argpartition(order, count - 1, axis=1)[:, :count]
             places = np.sort(smallest, axis=1)
             targets = np.take_along_axis(text, places, axis=1)
-            fate = draw_uniform(sequence_bits, 5, places)
+            fate = draw_uniform(sequence_bits, FATE, places)
             choices = self.corpus.token_count - 4
-            random_numbers = draw_uniform(sequence_bits, 6, places) * choices
+            random_numbers = draw_uniform(sequence_bits, RANDOM_TOKEN, places) * choices
             random_tokens = 4 + random_numbers.astype(np.int64)
             corrupted = np.where(fate < 0.9, random_tokens, targets)
             corrupted = np.where(fate < 0.8, special.mask, corrupted)
-            positions = places + 1
+            positions = places + 1  # `tokens` begin with `<s>`
             np.put_along_axis(tokens, positions, corrupted, axis=1)
-        else:
+        else:  # the state at `<s>` predicts the first text token, and so on
             positions = np.broadcast_to(columns, text.shape).copy()
             targets = text
         return Batch(
