@@ -59,7 +59,7 @@ class Clock:
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
         self._still = 0.0  # the part of `_pending` in which this process was stopped
-        self._started: float | None = None
+        self._read_at: float | None = None  # wall time of the last reading, None while paused
         # for other devices a process sleeps while it waits, so little CPU time is no sign of a stop
         self._waits_awake = world.device.type == "cpu" or (
             world.device.type == "cuda" and not torch.version.hip
@@ -93,31 +93,31 @@ class Clock:
         return mark > last_mark and self.fraction < 1 - 1e-9
 
     def start(self) -> None:
-        assert self._started is None, "the clock is running"
+        assert self._read_at is None, "the clock is running"
         self._world.synchronize()
         self._cores_before = read_core_time()
-        self._started = time.perf_counter()
-        self._computed = time.process_time()
+        self._read_at = time.perf_counter()
+        self._cpu_before = time.process_time()
 
     def pause(self) -> None:
         """Stop charging, after the device has finished the charged work."""
         self._world.synchronize()
         self._read(read_cores=True)
-        self._started = None
+        self._read_at = None
 
     def count(self, work: Work, alarm: int = 0) -> int:
         """Charge some work, and the time that the clock ran since the last charge.
 
         All processes must call this together. Returns the largest `alarm` of all processes.
         """
-        if self._started is not None:
+        if self._read_at is not None:
             self._read()
         # the longest stop is free for all processes, because the others wait for the stopped one
         seconds = self.seconds + self._pending
-        slowest, stopped, gravest = self._world.find_maximum(seconds, self._still, alarm)
+        slowest, longest_stop, gravest = self._world.find_maximum(seconds, self._still, alarm)
         for name, unit in UNITS.items():
-            if unit.cost is None:
-                self.charged[name] = slowest - stopped
+            if unit.cost is None:  # wall time, which no work determines
+                self.charged[name] = slowest - longest_stop
             else:
                 self.charged[name] += unit.cost(work)
         self._pending = 0.0
@@ -129,16 +129,16 @@ class Clock:
 
         More than STOP seconds count as a stop if the process computed in less than a tenth of them.
         """
-        assert self._started is not None, "the clock is paused"
+        assert self._read_at is not None, "the clock is paused"
         now = time.perf_counter()
-        computed = time.process_time()
-        duration = now - self._started
-        computed_little = computed - self._computed < duration / 10
+        cpu = time.process_time()
+        duration = now - self._read_at
+        computed_little = cpu - self._cpu_before < duration / 10
         was_stopped = self._waits_awake and duration > STOP and computed_little
         self._pending += duration
         self._still += duration if was_stopped else 0.0
-        self._started = now
-        self._computed = computed
+        self._read_at = now
+        self._cpu_before = cpu
         last_core_time = self._cores_before
         if read_cores or was_stopped or now - last_core_time.wall > CORE_READ_INTERVAL:
             reading = read_core_time()
@@ -167,8 +167,8 @@ def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
     It is None if the stage was too short to tell. All processes must call this together.
     """
     cores = tuple(list_own_cores())
-    use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
-    uses = world.gather(use)
+    own_use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
+    uses = world.gather(own_use)
     groups: dict[Any, list[CoreUse]] = {}
     for use in uses:
         place = (use.machine, use.cores)
@@ -187,7 +187,7 @@ def measure_share(uses: Sequence[CoreUse]) -> float:
     wall = max(use.time.wall for use in uses) or 1.0  # 0 if there was no step
     available = len(uses[0].cores)
     demand = min(available, sum(use.threads for use in uses))
-    busy = max(use.time.busy for use in uses)
+    busy = max(use.time.busy for use in uses)  # each process measured the same cores
     cpu = sum(use.time.cpu for use in uses)
     foreign_cores = max(0.0, busy - cpu) / wall
     return min(1.0, max(0.0, available - foreign_cores) / demand)

@@ -93,12 +93,19 @@ class World:
             return act()
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
             future = thread.submit(act) if self.leads else None
-            while not any(self.find_maximum(future is not None and future.done())):
+
+            def is_done() -> bool:
+                """Whether `act` has ended. All processes must call this together."""
+                is_done_here = future is not None and future.done()
+                [is_done_anywhere] = self.find_maximum(is_done_here)
+                return bool(is_done_anywhere)
+
+            while not is_done():
                 time.sleep(POLL_INTERVAL)
-        failure = future.exception() if future else None
-        error = self.broadcast(failure)
+        own_error = future.exception() if future else None
+        error = self.broadcast(own_error)
         if error:
-            raise failure or error
+            raise own_error or error  # a broadcast copy lacks the traceback
 
     def wait_for_all(self) -> None:
         if self.size > 1:
@@ -130,7 +137,7 @@ def start_fork_server() -> None:
     It has imported torch, has no threads, and blocks the signals HELD_BACK for these processes.
     """
     with standing_in_code():
-        # else it starts with the server, and unblocks the signals again
+        # else the tracker would start with the server, and unblock the signals again
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         forkserver.set_forkserver_preload(
@@ -211,7 +218,7 @@ def describe_provenance(world: World, config: RunConfig, precision: str) -> Prov
     if config.training.precision == "auto":
         bf16_gain = find_bf16_gain(world.device, config.model.ladder[-1].hidden_size)
     return Provenance(
-        code=join_version(find_sources()),
+        code=join_version(hash_benchmark()),
         packages={
             "python": sys.version.split()[0],
             **{name: metadata.version(name) for name in PACKAGES},
@@ -223,7 +230,7 @@ def describe_provenance(world: World, config: RunConfig, precision: str) -> Prov
 
 
 @cache
-def find_sources() -> str:
+def hash_benchmark() -> str:
     """A hash of `benchmark/`, by which records identify the code that trained a stage.
 
     A method's own code has another hash, so that a new method changes nothing for the others.
@@ -297,8 +304,10 @@ def copy_code(root: Path, names: Iterable[str], folder: Path) -> Path:
             try:
                 for name in names:
                     shutil.copytree(root / name, unfinished / name, ignore=ignore)
-            except shutil.Error as errors:  # copytree goes on, and collects one error per file
-                reason = errors.args[0][0][-1]
+            except shutil.Error as error:
+                # copytree goes on after an error, and lists (source, copy, reason) for each
+                first_failure = error.args[0][0]
+                reason = first_failure[-1]
                 raise UserError(f"{reason}; make room there, and try again") from None
             (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")
     return copy

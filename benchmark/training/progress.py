@@ -104,19 +104,21 @@ class ProgressLine:
     def __init__(self, name: str, heartbeat: Path | None = None) -> None:
         self.name = name
         self._heartbeat = heartbeat
-        self._next = 0.0
+        self._next_heartbeat = 0.0
         self._next_line = time.monotonic() + LINE_INTERVAL
 
     def is_due(self) -> bool:
-        return time.monotonic() >= self._next
+        return time.monotonic() >= self._next_heartbeat
 
     def show(
         self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor, evaluations: EvaluationTimes
     ) -> None:
         """Report the progress of a stage."""
-        training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
-        rest = evaluations.estimate_rest(clock.fraction, clock.tokens_per_second)
-        self._next = time.monotonic() + HEARTBEAT_INTERVAL
+        training_left = 0.0
+        if clock.fraction:
+            training_left = max(0.0, clock.seconds * (1 / clock.fraction - 1))
+        evaluation_left = evaluations.estimate_rest(clock.fraction, clock.tokens_per_second)
+        self._next_heartbeat = time.monotonic() + HEARTBEAT_INTERVAL
         heartbeat = Heartbeat(
             stage=stage.index,
             stages=stage.stream_info.stages,
@@ -125,7 +127,7 @@ class ProgressLine:
             fraction=clock.fraction,
             tokens_per_second=clock.tokens_per_second,
             time=time.time(),
-            left=max(0.0, training) + rest,
+            left=training_left + evaluation_left,
             loss=loss.item() if phase.trains else None,
         )
         self.say_briefly(str(heartbeat))

@@ -104,15 +104,14 @@ class StageRun:
             end += phase.share * self.clock.limit
             if number < self.position.phase:
                 continue
-            if number > self.position.phase:
+            if number > self.position.phase:  # else the position is in this phase already
                 saved = None
                 self.position.phase = number
                 self.position.step = 0
                 self.position.before = dict(self.clock.charged)
-            if phase.discard_after and not self.trunk:
-                state = self.inputs.model.state_dict()
+            if phase.discard_after and not self.trunk:  # a branch begins: keep what is before it
                 weights = {}
-                for name, value in state.items():
+                for name, value in self.inputs.model.state_dict().items():
                     weights[name] = value.to("cpu", copy=True)
                 self.trunk = {"model": weights, "carried": self.carried}
             self._train_phase(phase, end, saved)
@@ -203,11 +202,11 @@ class StageRun:
                 )
         clock.start()
         while position.step == 0 or clock.spent < end * (1 - 1e-9):
-            spent = clock.spent
-            fraction = clock.fraction
+            spent_before = clock.spent
+            fraction_before = clock.fraction
             previous_loss = loss
             elapsed = measure_elapsed(
-                spent, position.step_cost, phase_part, stage_part, stream_part
+                spent_before, position.step_cost, phase_part, stage_part, stream_part
             )
             rate = schedule.at(getattr(elapsed, schedule.over))
             learning_rate = self.stage.learning_rate * rate
@@ -219,27 +218,27 @@ class StageRun:
                 alarm = NOT_FINITE
             alarm = clock.count(work, alarm)
             position.step += 1
-            position.step_cost = clock.spent - spent
-            look = clock.has_passed_mark(fraction, self.training.evaluations)
-            look = look and stepper.phase.trains
-            is_due = clock.seconds - self._saved_at >= self.training.checkpoint_seconds
-            save = alarm == ASKED_TO_STOP or is_due
-            show = progress is not None and progress.is_due()
-            if look or save or alarm or show:
+            position.step_cost = clock.spent - spent_before
+            has_passed_mark = clock.has_passed_mark(fraction_before, self.training.evaluations)
+            evaluates = has_passed_mark and stepper.phase.trains
+            is_save_due = clock.seconds - self._saved_at >= self.training.checkpoint_seconds
+            saves = alarm == ASKED_TO_STOP or is_save_due
+            shows = progress is not None and progress.is_due()
+            if evaluates or saves or alarm or shows:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
                 # not for a progress line: only one process shows it, but all must call `count`
-                if look or save or alarm:
+                if evaluates or saves or alarm:
                     # what the device still had to do, before anything is recorded
                     clock.count(Work())
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
                     progress.show(self.stage, stepper.phase, clock, loss, self.evaluations)
-                with stepper.unshard_temporarily(look or save):
-                    if look:
+                with stepper.unshard_temporarily(evaluates or saves):
+                    if evaluates:
                         values = {"loss": loss.item(), "learning_rate": learning_rate}
                         self._evaluate(stepper.phase.name, **values)
                         self._record_metrics(stepper.phase.name, stepper.learner)
-                    if save:
+                    if saves:
                         self._save(stepper)
                 if alarm == ASKED_TO_STOP:
                     raise Stopped
@@ -346,7 +345,7 @@ class StageRun:
         inputs.eval_model.save(folder / "model", tokenizer)
         weights = hash_weights(inputs.eval_model)
         trained = None
-        if self.trunk:
+        if self.trunk:  # only now, because the evaluated model may be this one
             inputs.model.load_state_dict(self.trunk["model"])
             self.carried = self.trunk["carried"]
         if self.trunk or self.method.eval_model is not None:
@@ -374,7 +373,10 @@ class StageRun:
         self._saved_at = self.clock.seconds
         optimizer = stepper.optimizer.gather_moments() if stepper.optimizer else None
         evaluated = self.method.eval_model
-        goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
+        # a fresh optimizer replaces the carried moments when its phase ends
+        needs_carried = stepper.phase.optimizer == "carry" or not stepper.phase.trains
+        # in the first phase they are in a file of the stage before
+        carried = self.carried if self.position.phase and needs_carried else {}
         if self.world.leads:
             content = {
                 "position": vars(self.position),
@@ -382,7 +384,7 @@ class StageRun:
                 "model": self.inputs.model.state_dict(),
                 "evaluated": None if evaluated is None else evaluated.state_dict(),
                 "optimizer": optimizer,
-                "carried": self.carried if self.position.phase and goes_on else {},
+                "carried": carried,
                 "state": get_state(self.method),
                 "metrics": stepper.learner.metrics,
                 "scaler": stepper.learner.scaler.state_dict(),

@@ -64,9 +64,10 @@ def make_stage(
     none.
     """
     settings = config.model
+    plan = plan_stage(config, index)
 
     def make_model(size: Size) -> LanguageModel:
-        vocabulary = replace(stream.corpus.vocabulary, domains=stage.domains)
+        vocabulary = replace(stream.corpus.vocabulary, domains=plan.domains)
         return build(
             settings.architecture,
             size.layers,
@@ -84,13 +85,11 @@ def make_stage(
             "the first stage has no model before it: copy the one that start_stage is given"
         )
         model = load_previous()
-        model.add_domains(stage.domains, stage.seed)
+        model.add_domains(plan.domains, plan.seed)
         return model.eval()
 
-    sequences = partial(stream.draw_memory_text, index)
-    plan = plan_stage(config, index)
-    stage = replace(plan, build=make_model, memory_sequences=sequences, previous=previous)
-    return stage
+    draw_memory = partial(stream.draw_memory_text, index)
+    return replace(plan, build=make_model, memory_sequences=draw_memory, previous=previous)
 
 
 @dataclass
@@ -142,14 +141,14 @@ class Loader:
         training = inputs.config.training
         self._stream = inputs.stream
         self._stage = inputs.stage
-        self._index = phase_index
+        self._phase_index = phase_index
         self._world = inputs.world
         self._method = inputs.method
-        self._micro = training.micro_batch_size or training.batch_size
-        self._draws, self._memory = self._stream.plan_draws(
+        self._micro_batch_size = training.micro_batch_size or training.batch_size
+        self._draws, self._memory_draw = self._stream.plan_draws(
             phase, phase_index, self._stage.index, training.batch_size
         )
-        draws = (*self._draws, self._memory)
+        draws = (*self._draws, self._memory_draw)
         check_split(draws, training, self._world.size)
         sequences = sum(draw.sequences for draw in draws)
         self.tokens = sequences * self._stream.length
@@ -163,13 +162,13 @@ class Loader:
         """
         seed = self._stream.seed
         rank = self._world.rank
-        bits = draw_bits(seed, self._stage.index, self._index, step, rank)
+        bits = draw_bits(seed, self._stage.index, self._phase_index, step, rank)
         return int(bits >> 1)
 
     def get(self, step: int) -> Step:
-        number, future = self._next or (-1, None)
+        prepared_step, future = self._next or (-1, None)
         self._next = None
-        current = future.result() if future and number == step else self.compute(step)
+        current = future.result() if future and prepared_step == step else self.compute(step)
         has_own_sequences = any(draw.domain == OWN for draw in self._draws)
         if not has_own_sequences:
             next_step = step + 1
@@ -180,7 +179,7 @@ class Loader:
         batch: list[Batch] = []
         for draw in self._draws:
             batch += self._make(draw, step)
-        return batch, self._make(self._memory, step)
+        return batch, self._make(self._memory_draw, step)
 
     def _make(self, draw: Draw, step: int) -> list[Batch]:
         """This process's sequences, in micro-batches.
@@ -191,8 +190,8 @@ class Loader:
         own_sequences = self._make_own_sequences(draw, step) if draw.domain == OWN else None
         local_sequences = np.arange(self._world.rank, draw.sequences, self._world.size)
         batches = []
-        for start in range(0, len(local_sequences), self._micro):
-            sequences = local_sequences[start : start + self._micro]
+        for start in range(0, len(local_sequences), self._micro_batch_size):
+            sequences = local_sequences[start : start + self._micro_batch_size]
             batch = self._stream.make_batch(self._stage.index, draw, step, sequences, own_sequences)
             batches.append(batch)
         return [batch.to(self._world.device) for batch in batches]
@@ -272,6 +271,10 @@ class Stepper:
         self._begin()
 
     def _begin(self) -> None:
+        """Make the loader and the optimizer as they are before the first step.
+
+        `warm_up` calls this again, to undo what its step did to them.
+        """
         self.loader = Loader(self.inputs, self.phase, self.number)
         self.optimizer = None
         if self.phase.trains:
@@ -327,7 +330,7 @@ class Stepper:
             state = copy.deepcopy(get_state(self.method))
             rate = self.inputs.stage.learning_rate
             flops = self.count_step_flops(rate)
-            if self.training.compile:
+            if self.training.compile:  # the counted step was not compiled
                 self.step(0, rate)
             set_state(self.method, state)
             with torch.no_grad():
