@@ -89,19 +89,22 @@ def measure_loss(
     """
     documents = stream.number_documents(domain)
     count = int(documents.max()) + 1
-    documents[documents < 0] = count  # counted in another row: an extra document, dropped below
+    # tokens that another row counts go to an extra document, number `count`, which is dropped below
+    documents[documents < 0] = count
     local_documents = documents[world.rank :: world.size]
     predictions = count_predictions(stream.length, stream.masked)
     rows = max(1, LOGITS_AT_ONCE // (predictions * stream.corpus.text_vocabulary))
     tokens = np.zeros(count + 1)
     nats = np.zeros(count + 1)
-    place = 0
+    rows_read = 0
     with evaluating(model):
         for batch in stream.read_validation(domain, rows, world.rank, world.size):
+            # columns of the predicted tokens in the text, which lacks the `<s>` of `batch.tokens`:
+            # GPT predicts a token at the position before it, BERT at its own
             columns = batch.positions.numpy() - int(stream.masked)
-            numbers = local_documents[place : place + len(columns)]
-            numbers = np.take_along_axis(numbers, columns, axis=1).ravel()
-            place += len(columns)
+            row_documents = local_documents[rows_read : rows_read + len(columns)]
+            numbers = np.take_along_axis(row_documents, columns, axis=1).ravel()
+            rows_read += len(columns)
             batch = batch.to(world.device)
             with autocast(world.device, precision):
                 logits = model(batch.tokens, batch.domains, batch.positions)
@@ -138,7 +141,8 @@ def evaluate_missing(
         for index, text in enumerate(stream.evaluated)
         if (text.name, keys[text.name]) not in recorded_texts
     ]
-    if records.find_last(lines, StageLine) and not records.find_last(lines, EvaluationLine):
+    is_stage = records.find_last(lines, StageLine) is not None
+    if is_stage and not records.find_last(lines, EvaluationLine):  # the stage trained nothing
         missing = []
     missing = world.broadcast(missing)  # the other processes have read no lines
     if not missing:

@@ -120,11 +120,11 @@ class Learner:
         objective: nn.Module = Objective(lambda batch: loss(self, batch), model, in_training)
         if world.size > 1 and not shards:
             objective = DistributedDataParallel(objective)
-        backend = training.compile if isinstance(training.compile, str) else "inductor"
         self.objective: Callable[[Batch], Tensor] = objective
         if shards:
             self.objective = lambda batch: shards(partial(objective, batch))
         elif training.compile:
+            backend = training.compile if isinstance(training.compile, str) else "inductor"
             self.objective = torch.compile(objective, backend=backend)
         self._no_sync: Callable[[], AbstractContextManager[None]] | None = None
         if isinstance(objective, DistributedDataParallel):
@@ -181,8 +181,9 @@ class Learner:
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad = torch.zeros_like(parameter.grad)
-            skipped = self.metrics.get("skipped_steps", 0)
-            self.metrics["skipped_steps"] = skipped + (not self.overflowed)
+            if not self.overflowed:  # a step that accumulates more than once is counted once
+                skipped = self.metrics.get("skipped_steps", 0)
+                self.metrics["skipped_steps"] = skipped + 1
             self.overflowed = True
 
     def gradients(self) -> list[Tensor]:

@@ -200,9 +200,12 @@ class LifelongMethod:
         phases = self.phases(stage)
         if stage.first:
             return False
-        if any(phase.memory or phase.memory_batch for phase in phases):
-            return True
-        return any(source.from_memory for phase in phases for source in phase.sources)
+        for phase in phases:
+            if phase.memory or phase.memory_batch:
+                return True
+            if any(source.from_memory for source in phase.sources):
+                return True
+        return False
 
     def options(self) -> dict[str, Any]:
         """The value of each option, by name."""

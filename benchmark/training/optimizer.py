@@ -109,7 +109,7 @@ class PhaseOptimizer:
     ) -> None:
         self._fit = kind.fit or fit_moments
         self._named = named
-        self._optimizers: dict[nn.Parameter, torch.optim.Optimizer] = {}
+        self._optimizer_of: dict[nn.Parameter, torch.optim.Optimizer] = {}
         self._torch_optimizers: list[torch.optim.Optimizer] = []
         self._split_parameters: dict[nn.Parameter, SplitParameter] = {}
         if linear_maps and kind.needs_full_weights and training.fused_maps == "apart":
@@ -120,14 +120,17 @@ class PhaseOptimizer:
         for part in kind.parts:
             groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
             for (name, parameter), factor in zip(named, factors, strict=True):
-                if parameter not in self._optimizers and part.takes(name, parameter):
-                    key = (factor, training.decay == "all" or is_decaying_matrix(name, parameter))
-                    groups.setdefault(key, []).append(parameter)
+                # the first part of the kind that takes a parameter has it
+                if parameter not in self._optimizer_of and part.takes(name, parameter):
+                    decays = training.decay == "all" or is_decaying_matrix(name, parameter)
+                    groups.setdefault((factor, decays), []).append(parameter)
             if not groups:
                 continue
             settings = []
             for (factor, decays), group in groups.items():
-                parameters = [part for parameter in group for part in self._list_parts(parameter)]
+                parameters: list[nn.Parameter] = []
+                for parameter in group:
+                    parameters += self._list_parts(parameter)
                 setting: dict[str, Any] = {"params": parameters, "factor": factor}
                 if not decays:
                     setting["weight_decay"] = 0.0
@@ -139,7 +142,7 @@ class PhaseOptimizer:
                 raise ConfigError(f"optimizer {kind.name} with {options}: {error}") from None
             self._torch_optimizers.append(optimizer)
             for group in groups.values():
-                self._optimizers |= dict.fromkeys(group, optimizer)
+                self._optimizer_of |= dict.fromkeys(group, optimizer)
 
     def _list_parts(self, parameter: nn.Parameter) -> Sequence[nn.Parameter]:
         """The parameters that torch's optimizer has in place of this one."""
@@ -165,7 +168,7 @@ class PhaseOptimizer:
         """
         moments = {}
         for name, parameter in self._named:
-            part_states = self._optimizers[parameter].state
+            part_states = self._optimizer_of[parameter].state
             states = [part_states.get(part, {}) for part in self._list_parts(parameter)]
             state = gather(states[0])
             if state and parameter in self._split_parameters:
@@ -185,7 +188,7 @@ class PhaseOptimizer:
                 if isinstance(value, Tensor):
                     value = value.to(parameter.device, copy=True)
                 on_device[key] = value
-            part_states = self._optimizers[parameter].state
+            part_states = self._optimizer_of[parameter].state
             if parameter in self._split_parameters:
                 split = self._split_parameters[parameter]
                 part_states.update(zip(split.parts, split.split_state(on_device), strict=True))
@@ -214,9 +217,9 @@ def fit_moments(
     fitted = {}
     for key, value in state.items():
         if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
-            if value.shape[1:] != parameter.shape[1:]:
-                return {}
-            if not len(value) < len(parameter) == vocabulary:
+            has_same_columns = value.shape[1:] == parameter.shape[1:]
+            has_new_rows = has_same_columns and len(value) < len(parameter) == vocabulary
+            if not has_new_rows:
                 return {}
             count = len(parameter) - len(value)
             new_rows = value.new_zeros(count, *value.shape[1:])
@@ -252,6 +255,7 @@ def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: s
     names = list(names)
     for pattern in rates:
         if not fnmatch.filter(names, pattern):
+            # one pattern for all layers
             patterns = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)
             choices = ", ".join(patterns)
             raise ConfigError(
@@ -277,13 +281,13 @@ def find_width_factors(
     """
     if training.rate_width is None:
         return [1.0 for _ in parameters]
-    scaled = training.rate_width / model.hidden_size
+    matrix_factor = training.rate_width / model.hidden_size
     decoder: Any = model.network.get_output_embeddings()
     tables = model.architecture.find_places(model.network).tables
-    reads_in = {id(table.module.weight) for table in tables}
-    reads_in.discard(id(decoder.weight))
+    only_embeds = {id(table.module.weight) for table in tables}
+    only_embeds.discard(id(decoder.weight))
     factors = []
     for parameter in parameters:
-        is_matrix = parameter.dim() >= 2 and id(parameter) not in reads_in
-        factors.append(scaled if is_matrix else 1.0)
+        is_matrix = parameter.dim() >= 2 and id(parameter) not in only_embeds
+        factors.append(matrix_factor if is_matrix else 1.0)
     return factors

@@ -148,8 +148,8 @@ class Run:
         path = self.store.start_file(self._start_key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._hold(path.with_suffix(".lock"), briefly=True):
-            model = partial(self._load_start_model, start)
-            evaluate_missing(path, model, self.stream, self.world, self._choose_precision())
+            load_model = partial(self._load_start_model, start)
+            evaluate_missing(path, load_model, self.stream, self.world, self._choose_precision())
             self.world.wait_for_all()
 
     def _load_start_model(self, start: Start) -> LanguageModel:
@@ -168,16 +168,17 @@ class Run:
         each stage under the stage's lease, because another run on another machine may have begun
         the first one.
         """
-        auto = self.config.training.precision == "auto"
-        start = None
-        if auto:
-            start = records.find_last(self.store.read_stage(self.keys[0]), StageLine)
+        first_stage = None
+        if self.config.training.precision == "auto":
+            first_stage = records.find_last(self.store.read_stage(self.keys[0]), StageLine)
         width = self.config.model.ladder[-1].hidden_size
         precision = choose_precision(self.config.training.precision, self.world.device, width)
         if self.config.training.shard and precision == "fp16":
             # "auto" chose fp16, but losses are scaled only for whole gradients
             precision = "fp32"
-        return self.world.broadcast(start.provenance.precision if start else precision)
+        if first_stage:
+            precision = first_stage.provenance.precision
+        return self.world.broadcast(precision)
 
     def _train_stage(self, index: int) -> None:
         """Train a stage, unless it is trained already.
@@ -200,9 +201,10 @@ class Run:
                     # left by a process that was killed just after the stage was done
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                 world.wait_for_all()
-                model = partial(load, folder / "model")
+                load_model = partial(load, folder / "model")
                 precision = self._choose_precision()
-                evaluate_missing(self.store.stage_file(key), model, self.stream, world, precision)
+                path = self.store.stage_file(key)
+                evaluate_missing(path, load_model, self.stream, world, precision)
         except LeaseLost as error:
             if world.size > 1:
                 raise
@@ -253,7 +255,7 @@ class Run:
                 training = config.training
                 micro_batch = training.micro_batch_size or training.batch_size
                 rows = min(micro_batch, training.batch_size // world.size)
-                half = -(-rows // 2)
+                half = -(-rows // 2)  # rounded up
                 if rows == 1 or world.size > 1:
                     cure = "take a smaller model"
                     if rows > 1:
@@ -271,24 +273,25 @@ class Run:
 
     def _load_inputs(self, config: RunConfig, index: int) -> StageInputs:
         """A stage with the model, the method and the moments that it begins with."""
-        previous = self.store.stage_folder(self.keys[index - 1]) if index else None
-        load_previous = partial(load, previous / "model") if previous else None
+        previous_folder = self.store.stage_folder(self.keys[index - 1]) if index else None
+        load_previous = partial(load, previous_folder / "model") if previous_folder else None
         stage = make_stage(config, index, self.stream, load_previous)
         method = self.make_method()
         make_inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
         torch.manual_seed(stage.seed)
-        if not previous:
+        if not previous_folder:
             if config.start:
                 return make_inputs(self._load_start_model(config.start))
             return make_inputs(stage.build(stage.ladder[0]))
-        cure = f"restore it from a copy, or delete {previous} to train that stage again"
+        cure = f"restore it from a copy, or delete {previous_folder} to train that stage again"
         keeps = keeps_optimizer(method.phases(stage))
-        moments = checkpoint.load(previous / "optimizer.pt", cure=cure) if keeps else {}
-        model = load_trained(previous)
+        moments = checkpoint.load(previous_folder / "optimizer.pt", cure=cure) if keeps else {}
+        model = load_trained(previous_folder)
         if self.config.model.init == "scaled":
             # models that older versions saved lack `scaled`, which growth reads
             model.network.config.scaled = True
-        state = checkpoint.load(previous / "method.pt", cure=cure)
+        state = checkpoint.load(previous_folder / "method.pt", cure=cure)
+        # an attribute that the file lacks keeps its first value
         set_state(method, {**get_state(method), **state})
         return make_inputs(model, moments=moments)
 
@@ -300,7 +303,8 @@ class Run:
         file = self.store.run_file(self.config)
         with Lease(file.with_suffix(".lock")) if self.world.size > 1 else nullcontext():
             last_line = self.store.read_run(self.config)[-1]
-            # of another process: after an older failure, this call began with a line of its own
+            # Another process has recorded this failure. It is no older one, because after an older
+            # one `train` begins with a RunLine.
             if isinstance(last_line, FailedLine):
                 return
             record_failure(self.config, self.store, stage, error)
