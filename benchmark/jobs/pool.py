@@ -163,7 +163,8 @@ class StopSignals(contextlib.ExitStack):
     def __enter__(self) -> StopSignals:
         self.enter_context(cancel.heed(self.has_come))
         for number in self._numbers:
-            self.callback(signal.signal, number, signal.signal(number, self._note))
+            previous = signal.signal(number, self._note)
+            self.callback(signal.signal, number, previous)  # at the end of the block
         return self
 
     def _note(self, number: int, _: FrameType | None) -> None:
@@ -217,11 +218,10 @@ def work_through(
         while busy or (queue and not is_stopping):
             if not busy and all(unit.id in retry_times for unit in queue):
                 when_idle(queue)
-            due = [
-                unit
-                for unit in queue
-                if retry_times.get(unit.id, 0.0) <= time.monotonic() and not is_stopping
-            ]
+            due = []
+            if not is_stopping:
+                now = time.monotonic()
+                due = [unit for unit in queue if retry_times.get(unit.id, 0.0) <= now]
             for unit in due[: len(free)]:
                 queue.remove(unit)
                 slot = free.pop(0)
@@ -284,8 +284,8 @@ def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
 def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sources) -> None:
     """Do a unit in a process of its own, whose exit status says how the unit ended.
 
-    Ctrl-C is blocked, because the parent process handles it. The unit is asked to stop by SIGTERM,
-    and by the end of the parent process.
+    The process begins with Ctrl-C and SIGTERM blocked. Ctrl-C stays so, because the parent process
+    handles it. The unit is asked to stop by SIGTERM, and by the end of the parent process.
     """
     import torch
     from threadpoolctl import threadpool_limits

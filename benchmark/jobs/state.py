@@ -102,13 +102,14 @@ def check_fine_tuning(suite: Suite, config: RunConfig, method: LifelongMethod) -
         return
     base = extended.ExtendedModel
     modules = [sys.modules[kind.__module__] for kind in type(method).__mro__]
-    for kind in chain.from_iterable(vars(module).values() for module in modules):
-        if base not in getattr(kind, "__mro__", ()) or kind is base or kind.__subclasses__():
+    for value in chain.from_iterable(vars(module).values() for module in modules):
+        extends_base = base in getattr(value, "__mro__", ()) and value is not base
+        if not extends_base or value.__subclasses__():  # a base of others is no model's own class
             continue
-        if kind.to_plain is base.to_plain and kind.make_encoder is base.make_encoder:
+        if value.to_plain is base.to_plain and value.make_encoder is base.make_encoder:
             raise ConfigError(
-                f"row {config.row!r}: its model {kind.__name__} cannot be fine-tuned on the "
-                f"suite's tasks: define {kind.__name__}.to_plain or make_encoder in the file of "
+                f"row {config.row!r}: its model {value.__name__} cannot be fine-tuned on the "
+                f"suite's tasks: define {value.__name__}.to_plain or make_encoder in the file of "
                 f'method {config.method!r}; or set finetuning.protocols = ["linear_probe"], or '
                 "leave the row out"
             )
@@ -213,14 +214,14 @@ class Survey:
             is_retried = job and job.submitted > failure.time
             if not is_retried:
                 reason = " ".join(failure.error.split())[:300]
-                # if a run fails, a job of several runs still succeeds, and `status` does not list
-                # the job
+                # `status` shows a failed job with its node, but a job of several runs succeeds even
+                # if one of them fails
                 detail = f"on {failure.node}: {reason}" if failure.node else reason
                 return dataclasses.replace(run, state="failed", detail=detail)
         # a run keeps its last stage locked until it has measured texts that were added later
         stage = min(run.finished, len(run.config.domains) - 1)
-        next_keys = run.view.keys[stage : stage + 1]
-        locks = [self.store.stage_folder(key) / "lock" for key in next_keys]
+        keys = run.view.keys[stage : stage + 1]  # empty if the stage's key is not known yet
+        locks = [self.store.stage_folder(key) / "lock" for key in keys]
         is_taken = any(Lease(lock).is_taken() for lock in locks)
         stages_done = f"{run.finished} of {len(run.config.domains)} stages done"
         progress = stages_done
@@ -272,17 +273,18 @@ def find_last_model(survey: Survey, name: str) -> Path:
     ended.
     """
     suite = survey.suite
-    configs = {config.row: config for config in reversed(survey.configs)}
+    # reversed, so that each row keeps its first run
+    first_runs = {config.row: config for config in reversed(survey.configs)}
     slug = make_row_slug(name)
-    rows = [row for row in configs if make_row_slug(row) == slug]
+    rows = [row for row in first_runs if make_row_slug(row) == slug]
     if not rows:
-        rows = [row for row, config in configs.items() if config.method == name]
+        rows = [row for row, config in first_runs.items() if config.method == name]
     if len(rows) != 1:
-        choices = ", ".join(rows or reversed(configs))
+        choices = ", ".join(rows or reversed(first_runs))
         raise ConfigError(
             f"--row {name}: {len(rows)} rows of {suite.name} are called so; choose from {choices}"
         )
-    config = configs[rows[0]]
+    config = first_runs[rows[0]]
     [run] = [state for state in survey.read_states() if state.config is config]
     total = len(config.domains)
     if run.finished < total:

@@ -110,6 +110,7 @@ def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
         ended.append(run)
     plan = Plan(survey, ended, retry_failed=True)
     missing = {unit.id for wave in plan.waves for unit in wave.units}
+    # the waves do not include the report
     return [job for job in jobs if job.kind == "report" or missing & {*job.units}]
 
 
@@ -332,32 +333,36 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
     The pace includes evaluation and checkpoints. A stage that several runs share counts once. The
     time left is without stages that failed runs lack, and 0 (not known) before a stage has ended.
     """
-    shares: dict[str, float] = {}  # by stage, as in the next three
-    rest: dict[str, float] = {}  # of the budget
-    seconds: dict[str, float] = {}  # of stages that have ended
-    amounts: dict[str, float] = {}  # budgets of stages that have ended
+    # by stage
+    shares: dict[str, float] = {}  # how much of it is trained, 0 to 1
+    budgets_left: dict[str, float] = {}
+    seconds_of_ended: dict[str, float] = {}
+    budgets_of_ended: dict[str, float] = {}
     for run in states:
         budgets = _list_budgets(run.config)
         for index, (key, amount) in enumerate(zip(run.planned, budgets, strict=True)):
             if index < run.finished:
                 stage = run.view.stages[index]
-                seconds[key] = max(measure_wall_time(stage), list_charges(stage)["seconds"])
-                amounts[key] = amount
+                charged = list_charges(stage)["seconds"]
+                seconds_of_ended[key] = max(measure_wall_time(stage), charged)
+                budgets_of_ended[key] = amount
                 shares[key] = 1.0
                 continue
             share = run.fraction if index == run.finished else 0.0
+            # of the runs that share a stage, the one that trains it is furthest
             shares[key] = max(share, shares.get(key, 0.0))
             if run.state not in ENDED:
-                rest[key] = min(amount * (1 - share), rest.get(key, amount))
-    share = statistics.fmean(shares.values())
-    if not seconds:
-        return share, 0.0
+                left = amount * (1 - share)
+                budgets_left[key] = min(left, budgets_left.get(key, amount))
+    mean_share = statistics.fmean(shares.values())
+    if not seconds_of_ended:
+        return mean_share, 0.0
     parallel = max(1, sum(run.state == "running" for run in states))
-    amount_left = sum(rest.values())
-    time_spent = sum(seconds.values())
-    amount_spent = sum(amounts.values())
+    amount_left = sum(budgets_left.values())
+    time_spent = sum(seconds_of_ended.values())
+    amount_spent = sum(budgets_of_ended.values())
     time_left = amount_left * time_spent / amount_spent / parallel
-    return share, time_left
+    return mean_share, time_left
 
 
 def _list_budgets(config: RunConfig) -> list[float]:

@@ -87,7 +87,9 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
     with tempfile.TemporaryDirectory() as scratch:
         archives = read_archives(folder)
         out = Path(scratch) / REPORT
-        check_suites(folder, suites, [archive.name.rpartition("-s")[0] for archive in archives])
+        # an archive's name is SUITE-sSEED.tar.gz
+        suite_names = [archive.name.rpartition("-s")[0] for archive in archives]
+        check_suites(folder, suites, suite_names)
         if not archives:
             raise ResultsError(
                 f"{folder}: nothing to verify: {folder / RECORDS} holds no *.tar.gz; `collect` "
@@ -148,12 +150,11 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     with tempfile.TemporaryDirectory() as scratch:
         recorded = unpack(folder, Path(scratch))
         store = Store(runs)
-        runs_with_stage = [
-            config
-            for _, configs in suites
-            for config in configs
-            if key in recorded.read_stage_keys(config)
-        ]
+        runs_with_stage = []
+        for _, configs in suites:
+            for config in configs:
+                if key in recorded.read_stage_keys(config):
+                    runs_with_stage.append(config)
         if not runs_with_stage:
             raise ResultsError(
                 f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY"
@@ -223,7 +224,9 @@ def check_budgets(config: RunConfig, run: RunRecords, is_reference: bool) -> Non
         unit = start.budget.unit
         charged = done.charged
         budget += pick_for_stage(config.budget.amount, index)
-        spent = charged[unit] + (0.0 if is_reference else spent)
+        if is_reference:  # in each stage it trains again from the start
+            spent = 0.0
+        spent += charged[unit]
         # enough for one step of its most expensive phase
         tolerance += 4 * charged[unit] / max(charged["steps"], 1.0)
         if spent > budget + tolerance:

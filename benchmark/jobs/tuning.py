@@ -55,33 +55,35 @@ def tune(
     `spaces` has the space of each method, by its name. Raises ConfigError if a method has fewer
     than `count` configurations that can be trained.
     """
-    trials = Path(f"{suite.name}-tune.toml")
-    tuned = Path(f"{suite.name}-tuned.toml")
+    trials_file = Path(f"{suite.name}-tune.toml")
+    tuned_file = Path(f"{suite.name}-tuned.toml")
     author = "written by `run_all.py tune`"
     next_step = f"`python run_all.py tune {suite.command_arguments}` picks the best"
-    if not trials.exists():
+    if not trials_file.exists():
         check = lambda run: check_method(run, build(run.method, run.options))  # noqa: E731
-        searching = make_search(suite, rows, spaces, count, domain_count, check)
-        _write(trials, searching, f"{count} configurations of each row of {suite.name}, {author}")
-        yield f"wrote {trials}, a suite of {len(searching.rows)} trials; remove it to search anew"
-        command = f"python run_all.py run {trials}"
+        search = make_search(suite, rows, spaces, count, domain_count, check)
+        _write(trials_file, search, f"{count} configurations of each row of {suite.name}, {author}")
+        yield f"wrote {trials_file}, a suite of {len(search.rows)} trials; remove it to search anew"
+        command = f"python run_all.py run {trials_file}"
         yield f"next: `{command}` trains them, here or with --executor; then {next_step}"
         return
-    searching = load_suite(str(trials))
-    perplexities = judge(Survey(searching, runs_of(searching), build, Store(runs)))
-    unfinished = len(searching.rows) - len(perplexities)
+    search = load_suite(str(trials_file))
+    perplexities = judge(Survey(search, runs_of(search), build, Store(runs)))
+    unfinished = len(search.rows) - len(perplexities)
     if unfinished:
-        total = len(searching.rows)
-        yield f"{unfinished} of the {total} trials in {trials} have not ended below {runs}"
-        yield f"  they search {len(searching.domains)} domains; remove {trials} to search anew"
-        command = f"python run_all.py run {trials} --runs {shlex.quote(str(runs))}"
+        total = len(search.rows)
+        yield f"{unfinished} of the {total} trials in {trials_file} have not ended below {runs}"
+        yield f"  they search {len(search.domains)} domains; remove {trials_file} to search anew"
+        command = f"python run_all.py run {trials_file} --runs {shlex.quote(str(runs))}"
         yield f"next: `{command}` trains them; then {next_step}"
         return
-    tuned_suite = pick(suite, rows, searching, perplexities)
+    tuned_suite = pick(suite, rows, search, perplexities)
     for row in tuned_suite.rows:
         yield f"{row.name}: {row.options}, {row.set}"
-    _write(tuned, tuned_suite, f"{suite.name} with the best configuration of {trials}, {author}")
-    yield f"wrote {tuned}; next: `python run_all.py run {tuned}` trains with what was chosen"
+    comment = f"{suite.name} with the best configuration of {trials_file}, {author}"
+    _write(tuned_file, tuned_suite, comment)
+    command = f"python run_all.py run {tuned_file}"
+    yield f"wrote {tuned_file}; next: `{command}` trains with what was chosen"
 
 
 def make_search(
@@ -106,10 +108,10 @@ def make_search(
         [run] = expand(suite, [row], suite.seeds[:1])
         samples = _sample_trials(suite, row, run, spaces[row.method], count, check)
         for number, trial in enumerate(samples):
-            settings = {
-                key: _take_first(domain_count, value) if key in OF_STAGES else value
-                for key, value in trial.set.items()
-            }
+            settings = dict(trial.set)
+            for key in OF_STAGES:
+                if key in settings:
+                    settings[key] = _take_first(domain_count, settings[key])
             update = {"name": f"{row.name} {number}", "set": settings}
             trials.append(trial.model_copy(update=update))
     content = suite.model_dump()
@@ -183,7 +185,7 @@ def judge(survey: Survey) -> dict[str, float]:
 
 
 def pick(
-    suite: Suite, rows: Sequence[Row], searching: Suite, perplexities: Mapping[str, float]
+    suite: Suite, rows: Sequence[Row], search: Suite, perplexities: Mapping[str, float]
 ) -> Suite:
     """The suite with the best trial of each row.
 
@@ -191,12 +193,12 @@ def pick(
     """
     tuned_rows = []
     for row in rows:
-        trials = [trial for trial in searching.rows if trial.name.rpartition(" ")[0] == row.name]
+        trials = [trial for trial in search.rows if trial.name.rpartition(" ")[0] == row.name]
         best = min(trials, key=lambda trial: perplexities[trial.name], default=None)
         if best is None or perplexities[best.name] == math.inf:
             raise ConfigError(
-                f"no configuration of row {row.name!r} in {searching.name}.toml could be trained: "
-                f"`run_all.py run {searching.name}.toml --retry-failed` tries again; "
+                f"no configuration of row {row.name!r} in {search.name}.toml could be trained: "
+                f"`run_all.py run {search.name}.toml --retry-failed` tries again; "
                 "or leave the row out with --methods"
             )
         settings = dict(row.set)
@@ -204,9 +206,9 @@ def pick(
             settings[RATE] = _find_rate(suite, row, best)
         update = {"options": best.options, "set": settings}
         tuned_rows.append(row.model_copy(update=update))
-    configurations = len(searching.rows) // len(rows)
-    budget = searching.budget
-    stages = range(len(searching.domains))
+    configurations = len(search.rows) // len(rows)
+    budget = search.budget
+    stages = range(len(search.domains))
     amount = sum(pick_for_stage(budget.amount, stage) for stage in stages)
     tuned = Tuned(
         configurations=configurations,

@@ -120,7 +120,10 @@ def _upgrade_study(folder: Path, names: Names) -> str:
     if not names.runs:
         return f"{folder}: nothing of version 1"
     for path, files in contents.items():
-        members = {name: c for name, c in archives[path].items() if not name.endswith(".jsonl")}
+        members = {}
+        for name, content in archives[path].items():
+            if not name.endswith(".jsonl"):
+                members[name] = content
         for name, lines in names.rename(files).items():
             members[name] = _encode(lines)
         write_archive(path, members)
@@ -142,7 +145,7 @@ def _upgrade_runs(folder: Path, names: Names, has_suites: bool) -> str:
     names.learn(files)
     if not names.runs:
         return f"{folder}: nothing of version 1"
-    names.rename(files)
+    names.rename(files)  # only counts: nothing is written before all scores are known
     if names.lost_scores and not has_suites:
         raise UserError(
             f"{folder}: nothing is renamed yet: {names.lost_scores} scores are of settings that no "
@@ -241,6 +244,11 @@ class Names:
                     self._learn_run(line)
 
     def _learn_run(self, line: Record) -> None:
+        """Learn a run's settings and tasks, and the new keys of its stages.
+
+        A stage's new key is learned only if version 1 would compute its old key. Raises UserError
+        if version 1 would compute another id for the run.
+        """
         for task in line.get("tasks", []):
             versions = self.tasks.setdefault(task["name"], [])
             if task not in versions:
@@ -498,25 +506,29 @@ def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) ->
 
 def make_old_signature(method: LifelongMethod, stage: Stage) -> Record:
     signature = method.signature(stage)
-    if "method" not in signature:
+    if "method" not in signature:  # a first stage that does not depend on the method
         return signature
     options = method.options()
-    own_parts = {key: value for key, value in signature.items() if key not in options}
-    if own_parts["method"] != "scratch":  # it had no options in its signature
+    is_elle = "growth_mode" in options  # ELLE or a variant of it
+    # version 1 also listed options with their default
+    old_parts = {key: value for key, value in signature.items() if key not in options}
+    if old_parts["method"] != "scratch":  # it had no options in its signature
         old_names = {new: old for old, new in OPTIONS.items()}
-        own_parts |= _rename_keys(options, old_names)
-    if "growth_mode" in options:
-        own_parts |= GONE_OF_ELLE
-    if own_parts["method"] == "ewc":
-        own_parts |= GONE_OF_EWC
-    # ELLE and its variants: but for version 2, the old `noise` is 0.02 times the new one
-    if "growth_mode" in options:
-        if options["noise"] and options["width"] and options["growth_mode"] == "fpi":
-            return {**own_parts, "version": 2}
-        return {**own_parts, "noise": 0.02 * options["noise"]}
+        old_parts |= _rename_keys(options, old_names)
+    if is_elle:
+        old_parts |= GONE_OF_ELLE
+    if old_parts["method"] == "ewc":
+        old_parts |= GONE_OF_EWC
+    if is_elle:
+        uses_noise = options["noise"] and options["width"] and options["growth_mode"] == "fpi"
+        # stages that use noise have the method's version 2, with today's `noise`. In all others,
+        # the old `noise` is 0.02 times today's
+        if uses_noise:
+            return {**old_parts, "version": 2}
+        return {**old_parts, "noise": 0.02 * options["noise"]}
     if method.version > 1:
-        own_parts["version"] = method.version
-    return own_parts
+        old_parts["version"] = method.version
+    return old_parts
 
 
 def make_old_score_key(stage: str, task: Record, line: Record, settings: Finetuning) -> str:

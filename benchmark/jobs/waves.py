@@ -145,8 +145,8 @@ class Plan:
         """
         examples = self.survey.examples
         path = self.survey.store.scores_file("baselines")
-        # A task that is not in `examples` needs text that is not prepared here. `_plan_texts`
-        # prepares text only for runs to train.
+        # The text that a task needs is not prepared here if the task is not in `examples`. Without
+        # runs to train, `_plan_texts` does not prepare it, so such tasks are left out.
         tasks = []
         for task in self.suite.tasks:
             if self.wanted or task.name in examples:
@@ -163,14 +163,17 @@ class Plan:
         others. Runs with most stages left are last, because executors begin with the last.
         """
         wanted = sorted(self.wanted, key=lambda run: len(run.config.domains) - run.finished)
-        users = Counter(key for state in wanted for key in state.planned)
+        run_counts = Counter(key for state in wanted for key in state.planned)
         waves: list[dict[str, Unit]] = []
         for state in wanted:
             config = state.config
-            depth = 0
-            counts = [users[key] for key in state.planned] + [1]
+            depth = 0  # the number of the wave with this run's next shared stage
+            # how many runs share each stage, never more than the stage before. After its last
+            # stage, a run is alone
+            counts = [run_counts[key] for key in state.planned] + [1]
             for stage in range(state.finished, len(state.planned)):
-                if counts[stage] <= counts[stage + 1]:
+                is_last_in_common = counts[stage] > counts[stage + 1]
+                if not is_last_in_common:
                     continue
                 if depth == len(waves):
                     waves.append({})

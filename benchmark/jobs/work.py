@@ -113,18 +113,20 @@ class Unit:
         return sorted(progress)
 
     def find_owning_job(self) -> str:
-        """The job that trains this unit's next stage or, while its stages are unknown, makes text.
+        """The job that trains this unit's next stage, or makes text if no next stage is known.
 
         Empty if no job does.
         """
         store = self.store
-        keys = []
+        missing = []
         for key in store.read_stage_keys(self.config):
             if not store.is_stage_done(key):
-                keys.append(key)
-        locks = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
-        if keys:
-            locks = [store.stage_folder(keys[0]) / "lock"]
+                missing.append(key)
+        if missing:
+            locks = [store.stage_folder(missing[0]) / "lock"]
+        else:
+            # a lock NAME.lock has files NAME.lock.1, NAME.lock.2, ...
+            locks = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
         for lock in locks:
             lease = Lease(lock)
             if lease.is_taken():

@@ -92,16 +92,21 @@ def check_sections(suite: Suite, runs: Sequence[RunConfig]) -> None:
     from benchmark.settings.base import ConfigError, Settings, validate
     from benchmark.settings.load import SITE
 
-    place = f"suite {suite.name!r}" + f" with {SITE}" * SITE.exists()
-    rows = {f", row {run.row!r}": run.sections for run in runs}
-    for row, sections in {"": suite.sections, **rows}.items():
+    suite_place = f"suite {suite.name!r}"
+    if SITE.exists():
+        suite_place += f" with {SITE}"
+    # by the place that messages name
+    sections_by_place = {suite_place: suite.sections}
+    for run in runs:
+        sections_by_place[f"{suite_place}, row {run.row!r}"] = run.sections
+    for place, sections in sections_by_place.items():
         for name, section in sections.items():
             executor = find(name)
-            validate(executor.settings or Settings, section, f"{place}{row}: [{name}]")
+            validate(executor.settings or Settings, section, f"{place}: [{name}]")
             for key in executor.of_all_rows:
                 if section.get(key) != suite.sections.get(name, {}).get(key):
                     raise ConfigError(
-                        f"{place}{row}: '{name}.{key}' is the same for all rows: do not set it"
+                        f"{place}: '{name}.{key}' is the same for all rows: do not set it"
                     )
 
 

@@ -61,24 +61,24 @@ def execute(plan: Plan) -> int:
     """
     from benchmark.training.processes import join, read_launch
 
-    rank, launched = read_launch()
+    rank, launched_count = read_launch()
     configs = [state.config for state in plan.wanted]
     leads = rank == 0
-    count = launched
-    if plan.processes and configs and launched == 1:
-        count = count_processes(plan.processes)
-    if count > 1 and plan.parallel not in (None, 1):
+    process_count = launched_count  # of the processes that train each run together
+    if plan.processes and configs and launched_count == 1:
+        process_count = count_processes(plan.processes)
+    if process_count > 1 and plan.parallel not in (None, 1):
         raise ConfigError(
-            f"--parallel {plan.parallel}: {count} processes train one run at a time: leave one of "
-            "both out"
+            f"--parallel {plan.parallel}: {process_count} processes train one run at a time: leave "
+            "one of both out"
         )
-    if count > launched:
-        return launch(count, plan.program)
-    slots = share_machine(configs, plan.parallel) if count == 1 else []
+    if process_count > launched_count:
+        return launch(process_count, plan.program)  # each of these calls `execute` again
+    slots = share_machine(configs, plan.parallel) if process_count == 1 else []
     if leads:
         print(_describe_start(plan), file=sys.stderr)
         if configs:
-            _tell_idle_gpus(max(launched, len(slots)))
+            _tell_idle_gpus(max(process_count, len(slots)))
     failed: list[Unit] = []
     waves = plan.waves
     with StopSignals(signal.SIGINT, signal.SIGTERM):
@@ -189,6 +189,7 @@ def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker) -> li
         return work_through(units, slots)
     failed = []
     postponed: list[Unit] = []  # units that others had at first: they are waited for at the end
+    # the loop also comes to units that it has itself appended to `postponed`
     for unit in chain(units, postponed):
         if worker.world.size > 1:
             unit(worker)  # if one process fails, all fail

@@ -201,8 +201,8 @@ class Submission:
         self.refused: list[str] = []  # which jobs, and why
         self._is_full = False  # Slurm takes no more jobs
         self._arrays: dict[str, str] = {}  # kinds of the arrays that others may wait for, by id
-        # by array: ids of the runs that each of its jobs trains
-        self._runs: dict[str, list[set[str]]] = {}
+        # by array that trains: ids of the runs of each of its jobs
+        self._trained: dict[str, list[set[str]]] = {}
         self._untrained: set[str] = set()  # ids of runs whose training Slurm refused
 
     def submit(self) -> None:
@@ -247,9 +247,12 @@ class Submission:
     def _send_wave(self, wave: Wave) -> None:
         """Submit a wave's arrays, to begin after those of earlier kinds (see `_send_scores`)."""
         kind = wave.kind
-        # stages may continue those of the wave before
-        order = ORDER.index(kind) + (kind in ("prepare", "stages"))
-        earlier = [id for id, other in self._arrays.items() if ORDER.index(other) < order]
+        earlier_kinds = list(ORDER[: ORDER.index(kind)])
+        # several waves have these kinds: stages may continue those of the wave before, and tasks
+        # are compared with prepared text
+        if kind in ("prepare", "stages"):
+            earlier_kinds.append(kind)
+        earlier = [id for id, other in self._arrays.items() if other in earlier_kinds]
         for request, units in _group_by_request(self.plan, wave):
             if kind == "score":
                 self._send_scores(request, units, earlier)
@@ -259,11 +262,16 @@ class Submission:
     def _send_scores(self, request: Slurm, units: Sequence[Unit], earlier: Sequence[str]) -> None:
         """Submit jobs that score runs, each after the job that trains its runs."""
         settled_runs = set(self._untrained)
-        for array, jobs in self._runs.items():
-            tasks = [tuple(unit for unit in units if unit.config.id in runs) for runs in jobs]
-            self._send_all("score", request, [task for task in tasks if task], [array])
-            settled_runs = settled_runs.union(*jobs)
-        # runs that are trained, or that jobs of earlier calls train
+        for array, runs_by_job in self._trained.items():
+            tasks = []
+            for runs in runs_by_job:
+                task = tuple(unit for unit in units if unit.config.id in runs)
+                if task:
+                    tasks.append(task)
+                settled_runs |= runs
+            self._send_all("score", request, tasks, [array])
+        # Runs that are trained, or that jobs of earlier calls train. They need not wait for the
+        # training that this call has submitted.
         rest = [unit for unit in units if unit.config.id not in settled_runs]
         arrays = [id for id in earlier if id not in self.sent or self._arrays[id] == "prepare"]
         self._send_all("score", request, _divide("score", request, rest), arrays)
@@ -314,7 +322,7 @@ class Submission:
             parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
             array = dependencies[0]
             # task i begins once task i of the training has succeeded, or all its tasks have ended
-            if kind == "score" and len(self._runs.get(array, ())) == len(tasks) > 1:
+            if kind == "score" and len(self._trained.get(array, ())) == len(tasks) > 1:
                 parameters["dependency"] = f"aftercorr:{array}?afterany:{array}"
         code = shlex.quote(str(self._code))
         parameters["setup"] += [
@@ -349,7 +357,7 @@ class Submission:
         self.sent.append(id)
         self._arrays[id] = kind
         if kind == "train":
-            self._runs[id] = [{unit.config.id for unit in task} for task in tasks]
+            self._trained[id] = [{unit.config.id for unit in task} for task in tasks]
         order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
         if len(dependencies) > 3:
             order += f" and {len(dependencies) - 3} more"
@@ -534,7 +542,8 @@ def _check_node(request: Slurm, folder: Path) -> str:
     lines = [f"nothing within {ANSWER} minutes, or before its job ended"]
     for log in folder.glob("*.out"):
         lines += log.read_text().splitlines()
-    answer = ([line for line in lines if SEES in line] or lines)[-1]
+    own_answers = [line for line in lines if SEES in line]
+    answer = own_answers[-1] if own_answers else lines[-1]
     lacks_gpus = "gres" in parameters and answer.endswith(" 0 accelerators")
     if SEES in answer and not lacks_gpus:
         return f"ok     {answer}"

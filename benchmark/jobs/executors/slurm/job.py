@@ -153,7 +153,8 @@ class Task:
         in a row and added nothing.
         """
         if not _is_preempted(job):
-            if signals.came[:1] != [TIME_OVER]:
+            first_signal = signals.came[0] if signals.came else None
+            if first_signal != TIME_OVER:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
             if start_counter.count_in_vain() >= IN_VAIN:
@@ -169,7 +170,8 @@ def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
     """Raise Behind if other jobs train what each of these units needs next."""
     jobs = world.broadcast({unit.find_owning_job() for unit in units})
     owners = jobs - {os.environ[JOB]}
-    if owners and "" not in owners:
+    can_do_one = "" in owners  # no job has what one of the units needs
+    if owners and not can_do_one:
         raise Behind(sorted(owners))
 
 

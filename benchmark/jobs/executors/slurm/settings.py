@@ -165,7 +165,7 @@ class Slurm(TrainKind):
         base = self
         section = getattr(self, find_section(kind)).model_dump(exclude_unset=True)
         if kind not in TRAINS:
-            one: dict[str, Any] = {
+            one_process: dict[str, Any] = {
                 "nodes": 1,
                 "ntasks_per_node": 1,
                 "exclusive": None,
@@ -174,10 +174,10 @@ class Slurm(TrainKind):
             if kind == "score":
                 base = self.resolve("train")
                 if base.gpus_on_node:
-                    one["gpus_per_node"] = re.sub(r"\d+$", "1", f"{base.gpus_per_node}")
+                    one_process["gpus_per_node"] = re.sub(r"\d+$", "1", f"{base.gpus_per_node}")
             else:
-                one["runs_per_job"] = 1
-            base = base.model_copy(update=one)
+                one_process["runs_per_job"] = 1
+            base = base.model_copy(update=one_process)
         if {"mem", "mem_per_cpu"} & section.keys():
             section = {"mem": None, "mem_per_cpu": None, **section}  # Slurm refuses a job with both
         return base.model_copy(update=section)
