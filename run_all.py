@@ -310,8 +310,9 @@ def describe_names(kind: str) -> Iterator[str]:
             count = len(list(study.glob("*.toml")))
             plan = study / "plan.md"
             suites = "1 suite" if count == 1 else f"{count} suites"
-            title = f"{names.read_first_line(plan)} ({suites} in {study})"
-            yield from describe_entry(study.name, title, names.read_reason(plan))
+            title = names.read_first_line(plan).removesuffix(": the plan")
+            heading = f"{title} ({suites} in {study})"
+            yield from describe_entry(study.name, heading, names.read_reason(plan))
         return
     folders: dict[str, list[str]] = {
         "methods": [*methods.__path__],

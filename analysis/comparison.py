@@ -29,12 +29,12 @@ COLUMNS = (
     "seeds",
     "AP of A",
     "AP of B",
-    "AP: B over A",
-    "its 95% interval",
+    "AP change",
+    "95% interval of AP change",
     "AP⁺ of A",
     "AP⁺ of B",
-    "AP⁺: B − A",
-    "its 95% interval",
+    "AP⁺ change",
+    "95% interval of AP⁺ change",
 )
 NOTHING = "nothing that the other lacks"
 Runs = Sequence[RunRecords]
@@ -169,9 +169,8 @@ def _list_notes(
         if missing:
             yield f"{', '.join(missing)}: only in {side}."
     yield (
-        "B over A below 0 is a lower AP in B, B − A below 0 less forgetting in B, in "
-        "perplexity. Mean of "
-        "the seeds that both have. One seed has no interval."
+        "A change below 0 is a lower AP, or less forgetting (AP⁺, in perplexity), in B than in A. "
+        "Mean of the seeds that both have. One seed has no interval."
     )
     paired = set(_pair_ends(a, b)["row"])
     unpaired = {run.row for run in a} & {run.row for run in b} - paired

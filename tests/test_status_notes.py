@@ -69,4 +69,4 @@ def test_a_study_is_not_asked_to_follow_the_code(monkeypatch, capsys) -> None:
     monkeypatch.setattr("benchmark.ledger.ledger._had_other_code", lambda *_: True)
     assert run_all.main(["status", "demo", "--runs", str(ROOT / "results" / "demo")]) == 0
     told = capsys.readouterr().out
-    assert "9 done" in told and "its code was changed" not in told
+    assert "9 done" in told and "code was changed" not in told

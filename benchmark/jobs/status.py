@@ -265,10 +265,11 @@ def list_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """
     notes = _note_failed_scores(states)
     counts = Counter(state.config.method for state in states if state.view.other_code)
-    for method, count in counts.items():
+    if counts:
+        methods = ", ".join(f"{method} ({count} runs)" for method, count in counts.items())
         notes.append(
-            f"! {method}: its code was changed since it was trained ({count} of {len(states)} "
-            "runs): if it computes something else now, raise its `version`"
+            f"! code was changed since training: {methods}: if a method computes something else "
+            "now, raise its `version`"
         )
     configs = [state.config for state in states]
     notes += name_further_seeds(configs, survey.ledger)
