@@ -151,17 +151,17 @@ def _draw_row(
             zorder=order,
             clip_on=False,
         )
-    # a start that stays in `line` has no value in `drawn`, and so makes the break
+    # a start that stays in `line` has no value in `curve`, and so makes the break
     counts_after_start = (~is_start).groupby(level="stage").transform("sum")
     line = means[~is_start | (counts_after_start > 1)]
     charged = line["charged"]
-    drawn = line[["mean", "low", "high"]].where(line["phase"] != "start")
+    curve = line[["mean", "low", "high"]].where(line["phase"] != "start")
     ends = np.flatnonzero(line["is_end"])[::-1]  # the last one first, so that it has a marker
     marked = ends[:: figures.find_label_step(len(ends))].tolist()
     # the last marker stands on the panel's edge
     axis.plot(
         charged,
-        drawn["mean"].where(drawn["mean"].between(*limits)),
+        curve["mean"].where(curve["mean"].between(*limits)),
         label=f"_{row}",
         markevery=marked,
         zorder=order,
@@ -171,7 +171,7 @@ def _draw_row(
     if not is_grey:
         # without values right after growth, whose wide range would cover the rest
         axis.fill_between(
-            charged, drawn["low"], drawn["high"], color=colour, alpha=0.15, linewidth=0
+            charged, curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0
         )
 
 

@@ -71,8 +71,8 @@ class PerplexityTable(TableExhibit):
                 # A method may train nothing in early stages. These have no AP, and later AP+
                 # has nothing to start from.
                 needed_stages = range(stage + 1) if metric is AP_PLUS else [stage]
-                needed = {(label, needed_stage) for needed_stage in needed_stages}
-                if stage >= len(run.domains) or untrained & needed:
+                needed_stages_of_row = {(label, needed_stage) for needed_stage in needed_stages}
+                if stage >= len(run.domains) or untrained & needed_stages_of_row:
                     cells.append(Cell())
                     continue
                 measured = values[metric].get((label, stage), ())

@@ -105,8 +105,8 @@ class MatrixFigure(FigureExhibit):
         # rows that train on all text at once come last: they have one line of numbers
         others = [row for row in figures.assign_colours(part) if row not in part.pooled]
         ranked = dict.fromkeys([*named, *others, *rows])
-        chosen = [row for row in ranked if row in rows][:MOST]
-        return [row for row in rows if row in chosen]
+        best_rows = [row for row in ranked if row in rows][:MOST]
+        return [row for row in rows if row in best_rows]
 
     def _make_matrices(
         self, part: Study, rows: Sequence[str]

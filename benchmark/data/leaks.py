@@ -240,8 +240,8 @@ class WordNgrams:
         powers[places == 0] = 1
         words: Hashes = np.add.reduceat(hashes * powers, starts)
         words[is_end[starts]] = END
-        kept: Hashes = words[words != 0]
-        return kept
+        word_hashes: Hashes = words[words != 0]
+        return word_hashes
 
 
 def _hash_letters(word: str) -> tuple[np.uint64, int]:

@@ -284,16 +284,16 @@ def _drop_tokens_without_row(bpe: Tokenizer, rows: int, used: set[int | None]) -
     Gemma 3's tokenizer has a token for images, but its text-only models have no row for it.
     """
     content = json.loads(bpe.to_str())
-    kept = []
+    added_tokens = []
     dropped = set()
     for token in content["added_tokens"]:
         if token["id"] >= rows and token["id"] not in used:
             dropped.add(token["content"])
         else:
-            kept.append(token)
+            added_tokens.append(token)
     if not dropped:
         return bpe
-    content["added_tokens"] = kept
+    content["added_tokens"] = added_tokens
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, dict):
         for token in dropped:

@@ -353,8 +353,8 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
             # of the runs that share a stage, the one that trains it is furthest
             shares[key] = max(share, shares.get(key, 0.0))
             if run.state not in ENDED:
-                left = amount * (1 - share)
-                budgets_left[key] = min(left, budgets_left.get(key, amount))
+                budget_left = amount * (1 - share)
+                budgets_left[key] = min(budget_left, budgets_left.get(key, amount))
     mean_share = statistics.fmean(shares.values())
     if not seconds_of_ended:
         return mean_share, 0.0

@@ -143,15 +143,15 @@ class ExpertModel(ExtendedModel):
         """The experts that the router of a layer chooses for the tokens (B, T, D)."""
         rows: Any = self.routers[number]
         logits = x.flatten(0, -2) @ torch.stack(list(rows)).T
-        best, chosen = logits.topk(min(CHOSEN, len(rows)), dim=-1)  # (N, k)
-        order = chosen.flatten().argsort(stable=True)  # all copies, sorted by expert
+        best, choices = logits.topk(min(CHOSEN, len(rows)), dim=-1)  # (N, k)
+        order = choices.flatten().argsort(stable=True)  # all copies, sorted by expert
         experts = torch.arange(len(rows), device=x.device).unsqueeze(1)
-        counts = (chosen.flatten() == experts).sum(1)
+        counts = (choices.flatten() == experts).sum(1)
         dtype = torch.promote_types(best.dtype, torch.float32)
         return Routes(
             shape=x.shape,
-            tokens=order // chosen.shape[1],
-            places=order.argsort().view(chosen.shape),  # the inverse of `order`
+            tokens=order // choices.shape[1],
+            places=order.argsort().view(choices.shape),  # the inverse of `order`
             gates=best.to(dtype).softmax(-1),
             counts=counts.tolist(),
         )
