@@ -266,7 +266,8 @@ def list_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     notes = _note_failed_scores(states)
     counts = Counter(state.config.method for state in states if state.view.other_code)
     if counts:
-        methods = ", ".join(f"{method} ({count} runs)" for method, count in counts.items())
+        runs = f"of {len(states)} runs"
+        methods = ", ".join(f"{method} ({count} {runs})" for method, count in counts.items())
         notes.append(
             f"! code was changed since training: {methods}: if a method computes something else "
             "now, raise its `version`"
