@@ -91,7 +91,7 @@ class ArchitectureTable(TableExhibit):
         return self.finish_table(columns, blocks, footnotes, "Model")
 
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
-        """The lines of a block, one per stage."""
+        """The lines of a block, one per stage, with the paper's values from `printed`."""
         ids = [run.id for run in runs]
         stages = part.stages[part.stages["run"].isin(ids)]
         is_growing = runs[0].line.method == GROWING
@@ -100,7 +100,7 @@ class ArchitectureTable(TableExhibit):
             number = str(index + 1)
             lines = stages[stages["stage"] == index]
             properties = _collect_properties(runs[0], index, lines)
-            ends = lines["done"].sum()
+            finished = lines["done"].sum()  # runs whose stage has ended
             cells = []
             for name in self.properties:
                 value = properties[name]
@@ -110,8 +110,8 @@ class ArchitectureTable(TableExhibit):
                 is_measured = name in MEASURED and not is_unknown
                 cell = Cell(
                     text="" if is_unknown else show(value),
-                    missing=is_unknown and not ends and is_expected,
-                    few_seeds=int(is_measured and ends == 1),
+                    missing=is_unknown and not finished and is_expected,
+                    few_seeds=int(is_measured and finished == 1),
                 )
                 cells.append(add_printed(cell, printed.get((f"m{number}", number, name, ""))))
             rows.append(TableRow(f"M{number}", tuple(cells)))

@@ -231,7 +231,10 @@ def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
 
 
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Say what torch finds, and whether files in the runs' folder can be written and locked."""
+    """Say what torch finds, and whether files in the runs' folder can be written and locked.
+
+    The suite does not matter here. Executors of clusters read it.
+    """
     import torch
 
     from benchmark.devices import find_accelerators
