@@ -20,7 +20,7 @@ from analysis.notes import group_names, note_left_out_runs
 from analysis.study import Study, find_other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
-from benchmark.ledger.runs import RunRecords, leave_out_older_texts
+from benchmark.ledger.runs import RunRecords, dump_settings, leave_out_older_texts
 from benchmark.settings.decides import find_differences, flatten, list_purposes
 from benchmark.settings.suite import DECIDE_A_RUN, RunConfig
 
@@ -297,10 +297,17 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
 
 
 def _list_settings(run: RunRecords) -> dict[str, Any]:
-    """A run's settings by dotted key, as --set names them."""
+    """A run's settings by dotted key, as --set names them.
+
+    A setting that is newer than the run has its default.
+    """
     line = run.line
     options = {line.method: line.options}
-    return flatten({"options": options, **line.config})
+    try:
+        config = dump_settings(RunConfig.model_validate(line.config))
+    except ValueError:  # it has settings that no longer exist
+        config = line.config
+    return flatten({"options": options, **config})
 
 
 def _list_trial_settings(run: RunRecords) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -21,12 +22,14 @@ from analysis.comparison import (
     build_comparison,
     compare,
     describe_furthest_row,
+    list_differences,
     select_one_trial,
 )
 from analysis.study import Study
 from benchmark.ledger import archive
 from benchmark.ledger.runs import load_runs
 from benchmark.ledger.store import Store
+from benchmark.settings.load import load_suite
 from benchmark.training.declaration import open_ledger
 from run_all import main
 from tests.support import synthetic
@@ -88,6 +91,25 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     low, high = scipy.stats.t.interval(0.95, 2, more.mean(), scipy.stats.sem(more))
     mean, least, most = (f"{change:+.2f}".replace("-", "−") for change in (more.mean(), low, high))
     assert cells["ER"][8:] == [mean, f"{least} to {most}"] and len(table.columns) == 10
+
+
+def test_a_setting_that_is_newer_than_a_record_has_its_default(tmp_path: Path) -> None:
+    """Oracle: by hand. A was recorded before `max_grad_norm` and `source_field`. B has them at their
+    defaults, then `max_grad_norm` at 1.0.
+    """
+    [config] = methods.list_runs(load_suite("demo", {"budget": {"unit": "steps", "amount": 100}}), ("naive",), [0])
+    synthetic.write_as(tmp_path, config, [f"stage{index}" for index in range(5)], finished=5)
+    newer = load_runs(tmp_path, "demo")
+    settings = newer[0].line.config
+    older = load_runs(tmp_path, "demo")
+    older_settings = copy.deepcopy(settings)
+    del older_settings["training"]["max_grad_norm"]
+    for domain in older_settings["domains"]:
+        del domain["source_field"]
+    older[0].line = structs.replace(older[0].line, config=older_settings)
+    assert list(list_differences(older, newer)) == []
+    settings["training"]["max_grad_norm"] = 1.0
+    assert list(list_differences(older, newer)) == ["training.max_grad_norm: 1.0, was none"]
 
 
 def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -42,11 +43,16 @@ def make_run_line(config: RunConfig) -> RunLine:
         method=config.method,
         options=config.options,
         seed=config.seed,
-        config=config.model_dump(mode="json", exclude={"tasks", "sections"}),
+        config=dump_settings(config),
         tasks=[task.model_dump(mode="json") for task in config.tasks],
         domains=[Titled(domain.name, domain.label) for domain in config.domains],
         probes=[Titled(probe.name, probe.label) for probe in config.probes],
     )
+
+
+def dump_settings(config: RunConfig) -> dict[str, Any]:
+    """A run's settings as its records hold them, without tasks and sections of executors."""
+    return config.model_dump(mode="json", exclude={"tasks", "sections"})
 
 
 @dataclass(kw_only=True)
