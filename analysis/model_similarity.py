@@ -257,8 +257,9 @@ def compare_with_ancestors(
     """The mean similarity of the last model's heads to heads of each earlier model.
 
     The first list compares each head with its ancestor, the second with all other heads. An entry
-    of the second is None if the earlier model has one head. `parents[i][head]` is the head of model
-    i from which `head` of model i + 1 came.
+    of the second is None if the earlier model has one head. `maps[i]` is the attention of model i's
+    heads on the same text, (H, B, T, T). `parents[i][head]` is the head of model i from which `head`
+    of model i + 1 came.
     """
     to_ancestors: list[float] = []
     to_rest: list[float | None] = []
@@ -268,8 +269,9 @@ def compare_with_ancestors(
         similarity = compare_heads(maps[-1], earlier)
         to_ancestor = similarity[range(len(ancestors)), ancestors]
         to_ancestors.append(to_ancestor.mean().item())
-        rest = (similarity.sum(1) - to_ancestor) / max(1, len(earlier) - 1)
-        to_rest.append(rest.mean().item() if len(earlier) > 1 else None)
+        others = len(earlier) - 1
+        to_others = (similarity.sum(1) - to_ancestor) / max(1, others)
+        to_rest.append(to_others.mean().item() if others else None)
     return to_ancestors[::-1], to_rest[::-1]
 
 

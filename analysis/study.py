@@ -562,7 +562,7 @@ def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -
     done = find_last(stage, StageDone)
     unit = head.budget.unit
     provenance = head.provenance
-    share = done.cores.share if done else None
+    core_share = done.cores.share if done else None
     steps = {phase["name"]: phase["steps"] for phase in done.phases} if done else {}
     return {
         **_describe_run(run),
@@ -582,7 +582,7 @@ def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -
         "hidden_size": head.hidden_size,
         "recover": steps.get("recover", np.nan),
         "adapt": steps.get("adapt", np.nan),
-        "cores": np.nan if share is None else share,
+        "cores": np.nan if core_share is None else core_share,
         "done": done is not None,
     }
 

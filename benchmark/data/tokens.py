@@ -358,10 +358,12 @@ def prepare_domain(
     `text_identity` is what `corpus.identify` returns for the domain. Raises DataError if they fill
     no row, and what `DataCache.make_once` raises.
     """
+    # The hash tells a limit in bytes from one in tokens.
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     parts: list[Any] = [DOMAIN_FORMAT, text_identity, tokenizer.key, data.max_train_tokens, limit]
     if data.max_train_tokens and not domain.valid:
-        parts.append("early")  # where validation text ends: see `_write_ids`
+        # Validation text ends early, as `_write_ids` explains. The hash tells it from older text.
+        parts.append("early")
     identity = digest(parts)
     make = partial(_tokenise, domain, tokenizer, data, cache)
     folder = cache.make_once("domains", identity, make)

@@ -272,7 +272,10 @@ class Run:
             config = set_training(config, micro_batch_size=half)
 
     def _load_inputs(self, config: RunConfig, index: int) -> StageInputs:
-        """A stage with the model, the method and the moments that it begins with."""
+        """A stage with the model, the method and the moments that it begins with.
+
+        `config` is the run's with its precision chosen, perhaps with smaller micro-batches.
+        """
         previous_folder = self.store.stage_folder(self.keys[index - 1]) if index else None
         load_previous = partial(load, previous_folder / "model") if previous_folder else None
         stage = make_stage(config, index, self.stream, load_previous)
@@ -287,7 +290,7 @@ class Run:
         keeps = keeps_optimizer(method.phases(stage))
         moments = checkpoint.load(previous_folder / "optimizer.pt", cure=cure) if keeps else {}
         model = load_trained(previous_folder)
-        if self.config.model.init == "scaled":
+        if config.model.init == "scaled":
             # models that older versions saved lack `scaled`, which growth reads
             model.network.config.scaled = True
         state = checkpoint.load(previous_folder / "method.pt", cure=cure)
