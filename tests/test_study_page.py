@@ -182,8 +182,20 @@ def test_the_order_of_small_models_is_held_against_that_of_large_ones(capsys) ->
     script = runpy.run_path(str(ROOT / "results" / "open_text" / "compare_sizes.py"))
     small = pd.Series({"MAS": 10.0, "ER": 11.0, "PNN": 20.0})
     large = pd.Series({"MAS": 10.0, "ER": 9.0, "PNN": 20.0})
-    script["compare_orders"]("tuned", "24k", "57k", small, large)
+    script["compare_orders"]("tuned, 24k to 57k", small, large)
     printed = capsys.readouterr().out
     assert "tau is 0.33 over 3 rows" in printed
     assert "apart: MAS over ER -9.1%, then +11.1%" in printed
     assert printed.count("MAS is chosen, ER is best, regret 11.1%") == 2
+
+
+def test_a_row_whose_best_rate_is_another_is_named(capsys) -> None:
+    """By hand: with half of its rate ER ends 4% lower, which is more than 3%, and MAS 2% lower."""
+    script = runpy.run_path(str(ROOT / "results" / "open_text" / "compare_sizes.py"))
+    aps = {"ER": 100, "ER, half": 96, "ER, twice": 120, "MAS": 100, "MAS, half": 98}
+    aps["MAS, twice"] = 101
+    ends = pd.DataFrame({"row": aps.keys(), "ap": aps.values(), "seed": 100, "stage": 4})
+    assert script["name_rows"](SimpleNamespace(ends=ends)) == ["ER"]
+    printed = capsys.readouterr().out
+    assert "ER, half is the best rate, -4.0%" in printed
+    assert "MAS, half is the best rate, -2.0%" in printed

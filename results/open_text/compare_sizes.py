@@ -2,7 +2,9 @@
 `PYTHONPATH=. python results/open_text/compare_sizes.py`.
 
 Final APs are geometric means over seeds. `size_*.toml` are the untuned rows, `tuned_*.toml` the
-tuned ones. A suite without records is left out.
+tuned ones. A suite without records is left out. A row is named if `rates_240k.toml` found a rate
+with which it ends more than 3% lower than with the carried one. Orders are printed with the named
+rows and without them.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ RATIOS = {
     "ELLE over ER": ("ELLE", "ER"),
     "exact over final size": ("ELLE (exact)", "ER (final size)"),
 }
-APART = 0.03  # below that, methods count as equally good
+APART = 0.03  # below that, methods or rates count as equally good
+RATES = "rates_240k"
+OTHER_RATES = (", half", ", twice")  # ends of the names of its rows
 
 
 def main() -> None:
     studies = read_studies()
+    named = name_rows(studies[RATES]) if RATES in studies else []
     for kind in ("tuned", "size"):
         means = {}
         for size in SIZES:
@@ -40,20 +45,40 @@ def main() -> None:
             seeds = study.ends["seed"].nunique()
             print(f"{kind}_{size}, {seeds} seeds:", means[size].sort_values().round(1).to_dict())
         for small, large in combinations(means, 2):
-            compare_orders(kind, small, large, means[small], means[large])
+            compare_orders(f"{kind}, {small} to {large}", means[small], means[large])
+        if named and "240k" in means:
+            small_means = means["57k"].drop(named)
+            large_means = means["240k"].drop(named)
+            compare_orders(f"{kind}, 57k to 240k, without the named", small_means, large_means)
     compare_growth(studies)
 
 
 def read_studies() -> dict[str, Study]:
     """The studies of all suites with records, by name."""
     studies = {}
+    names = [f"{kind}_{size}" for kind in ("tuned", "size") for size in SIZES]
     with open_records(str(HERE)) as records:
-        for kind in ("tuned", "size"):
-            for size in SIZES:
-                name = f"{kind}_{size}"
-                if list(HERE.glob(f"records/{name}-s*.tar.gz")):
-                    studies[name] = run_all.open_study(str(HERE / f"{name}.toml"), str(records))
+        for name in [*names, RATES]:
+            if list(HERE.glob(f"records/{name}-s*.tar.gz")):
+                studies[name] = run_all.open_study(str(HERE / f"{name}.toml"), str(records))
     return studies
+
+
+def name_rows(study: Study) -> list[str]:
+    """Print each row's final AP with its three rates, and return the rows to name."""
+    means = mean_over_seeds(study)
+    named = []
+    for row in means.index:
+        if row.endswith(OTHER_RATES):
+            continue
+        rates = [row, *(f"{row}{end}" for end in OTHER_RATES)]
+        aps = means[rates]
+        change = aps.min() / aps[row] - 1
+        print(f"{aps.idxmin()} is the best rate, {change:+.1%}:", aps.round(1).to_dict())
+        if change < -APART:
+            named.append(row)
+    print(f"named: {', '.join(named)}")
+    return named
 
 
 def select_last(study: Study, column: str) -> pd.DataFrame:
@@ -69,15 +94,13 @@ def mean_over_seeds(study: Study) -> pd.Series[float]:
     return means
 
 
-def compare_orders(
-    kind: str, small: str, large: str, before: pd.Series[float], after: pd.Series[float]
-) -> None:
+def compare_orders(title: str, before: pd.Series[float], after: pd.Series[float]) -> None:
     """Print how the order of rows at one size predicts that at another (claims 1 to 3)."""
     rows = before.index.intersection(after.index)
     before = before[rows]
     after = after[rows]
     tau = before.corr(after, method="kendall")
-    print(f"{kind}, {small} to {large}: Kendall's tau is {tau:.2f} over {len(rows)} rows")
+    print(f"{title}: Kendall's tau is {tau:.2f} over {len(rows)} rows")
     for one, other in combinations(rows, 2):
         change = before[one] / before[other] - 1
         later_change = after[one] / after[other] - 1
