@@ -258,8 +258,8 @@ def compare_with_ancestors(
 
     The first list compares each head with its ancestor, the second with all other heads. An entry
     of the second is None if the earlier model has one head. `maps[i]` is the attention of model i's
-    heads on the same text, (H, B, T, T). `parents[i][head]` is the head of model i from which `head`
-    of model i + 1 came.
+    heads on the same text, (H, B, T, T). `parents[i][head]` is the head of model i from which
+    `head` of model i + 1 came.
     """
     to_ancestors: list[float] = []
     to_rest: list[float | None] = []

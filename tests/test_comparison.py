@@ -94,10 +94,12 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
 
 
 def test_a_setting_that_is_newer_than_a_record_has_its_default(tmp_path: Path) -> None:
-    """Oracle: by hand. A was recorded before `max_grad_norm` and `source_field`. B has them at their
-    defaults, then `max_grad_norm` at 1.0.
+    """Oracle: by hand. A was recorded before `max_grad_norm` and `source_field`. B has them at
+    their defaults, then `max_grad_norm` at 1.0.
     """
-    [config] = methods.list_runs(load_suite("demo", {"budget": {"unit": "steps", "amount": 100}}), ("naive",), [0])
+    [config] = methods.list_runs(
+        load_suite("demo", {"budget": {"unit": "steps", "amount": 100}}), ("naive",), [0]
+    )
     synthetic.write_as(tmp_path, config, [f"stage{index}" for index in range(5)], finished=5)
     newer = load_runs(tmp_path, "demo")
     settings = newer[0].line.config
