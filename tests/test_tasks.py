@@ -156,7 +156,7 @@ def test_files_become_examples_with_classes_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("split", "rows", "message"),
     [
-        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: .*'z'; train has 'x', 'y'"),
+        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: no row of train has the label 'z'"),
         ("train", [*GOOD, row(" ", "x")], r"train\.jsonl:5: 'text' .*not ' '"),
         ("test", [row("a", "x", text_pair="b")], r"test\.jsonl:1: .*'text_pair'"),
         ("test", [{"text": "a"}], r"test\.jsonl:1: 'label' .*not None"),

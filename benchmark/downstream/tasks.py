@@ -150,12 +150,9 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         for row in rows:
             label = _read_label(row)
             if label not in number_of_label:
-                names = list(number_of_label)[:SHOWN]
-                listing = ", ".join(f"{name!r:.80}" for name in names)
-                ellipsis = ", ..." if len(number_of_label) > SHOWN else ""
                 raise DataError(
-                    f"task {task.name!r}, {row.place}: unknown label {label!r:.80}; "
-                    f"train has {listing}{ellipsis}: correct it, or leave the row out"
+                    f"task {task.name!r}, {row.place}: no row of train has the label "
+                    f"{label!r:.80}: correct it, or leave the row out"
                 )
             examples.append(replace(row, label=number_of_label[label]))
         splits[split] = tuple(examples)
@@ -412,7 +409,6 @@ def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]
     return float(f1_score(targets, predictions, average=average, zero_division=0.0))
 
 
-SHOWN = 10  # labels in a message
 MAJORITY = "majority"
 BASELINES = (MAJORITY, "bag of words")
 IN_WINDOW = "bag of words, model's window"
