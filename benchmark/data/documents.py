@@ -270,20 +270,16 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
         files = _select_files(list(walk_folder(path)), skipped)
-        problem = (
-            f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
-        )
     elif path.is_file():
         files = [path]
     else:
         matches = glob.glob(str(path), recursive=True)
         files = [Path(match) for match in matches if os.path.isfile(match)]
-        reason = "no such file or folder"
-        if glob.has_magic(spec):
-            reason = "no file matches this pattern"
-        problem = f"{reason} (from {Path.cwd()}): correct the path"
     if not files:
-        raise NotHere(f"{spec}: {problem}")
+        raise NotHere(
+            f"{spec}: no file of text there (from {Path.cwd()}): correct the path, or put files "
+            f"there that end in {KINDS}"
+        )
     for file in files:
         if not find_kind(file):
             raise DataError(f"{file}: unknown format; the name of a file ends in one of {KINDS}")
