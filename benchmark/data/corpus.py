@@ -24,7 +24,6 @@ from benchmark.data.documents import (
     DataError,
     Document,
     Half,
-    RowFields,
     Rows,
     cut,
     find_files,
@@ -204,8 +203,7 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
                     yield replace(document, split=split)
     for dataset in domain.datasets:
         rows = _read_dataset(dataset)
-        fields = RowFields(dataset.text_field, dataset.source_field)
-        yield from parse_rows(rows, fields, domain.on_error, skipped)
+        yield from parse_rows(rows, dataset, domain.on_error, skipped)
 
 
 def _read_dataset(dataset: HubDataset) -> Rows:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, NoReturn, TypeVar
 
 from benchmark.errors import UserError
-from benchmark.settings.texts import Domain, OnError, TextField
+from benchmark.settings.texts import Domain, HubDataset, OnError, TextField
 
 # characters. Longer documents are cut, so that one file can hold a whole corpus
 LONGEST_DOCUMENT = 100_000
@@ -85,18 +85,6 @@ def name_source_in_errors(source: str) -> Iterator[None]:
             f"{source}: {type(error).__name__}: {error}: correct the name, or try again where "
             "there is a network"
         ) from error
-
-
-@dataclass(frozen=True)
-class RowFields:
-    """The fields of a record that hold its text, and what the text was cut from."""
-
-    text: TextField = "text"
-    source: str = ""
-
-    def list_names(self) -> list[str]:
-        texts = [self.text] if isinstance(self.text, str) else self.text
-        return [*texts, *filter(None, [self.source])]
 
 
 Half = Literal["train", "valid", ""]  # of a domain's text. "" is not known yet
@@ -332,6 +320,7 @@ def walk_folder(folder: Path) -> Iterator[Path]:
 
 # The rows of a file
 
+Fields = Domain | HubDataset  # what says in which fields a record's text and source are
 # a line of JSON, a text, a record, or why it is broken
 Row = bytes | str | Mapping[str, Any] | BrokenText
 Rows = Iterator[tuple[str, Row]]  # each with its place
@@ -343,9 +332,8 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
     Raises DataError with the place of text that cannot be read, unless `domain.on_error` skips it.
     """
     empty = True
-    fields = RowFields(domain.text_field, domain.source_field)
-    rows = read_rows(path, fields, domain.cut_at_blank_lines)
-    for document in parse_rows(rows, fields, domain.on_error, skipped):
+    rows = read_rows(path, domain)
+    for document in parse_rows(rows, domain, domain.on_error, skipped):
         empty = False
         yield document
     if empty:
@@ -353,7 +341,7 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
 
 
 def parse_rows(
-    rows: Rows, fields: RowFields, on_error: OnError, skipped: Counter[str]
+    rows: Rows, fields: Fields, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
     """The documents of rows, each with its place.
 
@@ -379,13 +367,13 @@ def parse_rows(
             yield from documents
 
 
-def parse_row(row: Row, fields: RowFields, place: str) -> Iterator[Document]:
+def parse_row(row: Row, fields: Fields, place: str) -> Iterator[Document]:
     """The text of a row, in pieces if it is long. Raises BrokenText."""
     if isinstance(row, BrokenText):
         raise row
     if isinstance(row, bytes):
         row = parse_line(row, place, '{"text": ...}') if row.strip() else ""
-    text = row if isinstance(row, str) else find_text(row, fields.text, place)
+    text = row if isinstance(row, str) else find_text(row, fields.text_field, place)
     surrogate = TORN.search(text)
     if surrogate:
         half = f"half of a surrogate pair (\\u{ord(surrogate[0]):x})"
@@ -398,24 +386,24 @@ def parse_row(row: Row, fields: RowFields, place: str) -> Iterator[Document]:
     pieces = cut(text)
     source = place
     split_fingerprint = make_fingerprint(text) if len(pieces) > 1 else 0
-    if fields.source and isinstance(row, Mapping):
-        source = find_source(row, fields.source, place)
+    if fields.source_field and isinstance(row, Mapping):
+        source = find_source(row, fields.source_field, place)
         split_fingerprint = make_fingerprint(source)
     return (Document(piece, source, split_fingerprint=split_fingerprint) for piece in pieces)
 
 
-def read_rows(path: Path, fields: RowFields, cut_at_blank_lines: bool = False) -> Rows:
-    """The rows of a file, each with its place. Raises DataError."""
+def read_rows(path: Path, domain: Domain) -> Rows:
+    """The rows of a domain's file, each with its place. Raises DataError."""
     kind = find_kind(path)
     if kind == ".parquet":
-        yield from _read_parquet(path, fields)
+        yield from _read_parquet(path, domain)
         return
     with open_unpacked(path) as file:
         if kind == ".txt":
-            cuts = cut_in_pages if cut_at_blank_lines else cut
+            cuts = cut_in_pages if domain.cut_at_blank_lines else cut
             for number, piece in enumerate(_cut_file(path, file, cuts), 1):
                 place = str(path)
-                if cut_at_blank_lines:  # parts are documents with places of their own
+                if domain.cut_at_blank_lines:  # parts are documents with places of their own
                     place = f"{path}, part {number}"
                 yield place, piece
         elif kind == ".csv":
@@ -492,13 +480,14 @@ def _read_array(path: Path, file: IO[bytes]) -> Rows:
         yield f"{path}:{number}", item
 
 
-def _read_parquet(path: Path, fields: RowFields) -> Rows:
+def _read_parquet(path: Path, domain: Domain) -> Rows:
     try:
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{path}: to read .parquet files, `pip install -e .[hf]`") from None
+    fields = [domain.text_field] if isinstance(domain.text_field, str) else domain.text_field
     names = set()
-    for field in fields.list_names():
+    for field in filter(None, (*fields, domain.source_field)):
         names.add(field)
         names.add(field.partition(".")[0])
     try:

@@ -27,7 +27,6 @@ from benchmark.data.documents import (
     PIECE,
     BrokenText,
     DataError,
-    RowFields,
     find_files,
     find_kind,
     parse_line,
@@ -215,7 +214,8 @@ def _read_first_record(files: Sequence[Path]) -> object:
     for path in files:
         if find_kind(path) == ".txt":
             continue
-        for place, row in read_rows(path, RowFields()):
+        domain = Domain(name="first", train=(str(path),))
+        for place, row in read_rows(path, domain):
             if isinstance(row, BrokenText):
                 raise row
             if not isinstance(row, bytes):
