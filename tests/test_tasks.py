@@ -464,7 +464,7 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
         for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())
     }
     assert places <= everything - trained_on
-    monkeypatch.setattr(tasks, "load_docstrings", None)
+    monkeypatch.setattr(passages, "_cut_text", None)
     assert tasks.load_examples(task, [domain], tmp_path / "data").key == data.key
 
 

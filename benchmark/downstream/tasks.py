@@ -271,57 +271,45 @@ def load_examples(
     notes = folder / "texts"
     dataset = task.dataset
     source: list[Any]
+    find: Callable[[], Splits]
+    splits: Splits = {}
     if task.docstrings is not None:
-        domain = _find_domain(task, domains)
+        domain = next(domain for domain in domains if domain.name == task.domain)
         identity = corpus.identify(domain, 0.0, notes, makes)
         source = [describe(task.docstrings, "text"), identity]
+        find = partial(load_docstrings, task.name, task.docstrings, domain)
     elif task.which_domain:
         identities = []
         for domain in domains:
             identity = corpus.identify(domain, valid_share, notes, makes)
             identities.append((domain.name, identity))
         source = ["which domain", identities]
+        find = partial(load_domains, task.name, domains, valid_share)
     elif dataset is not None:
         source = [describe(dataset, "text")]
         if os.path.isdir(dataset.path):  # not on the Hub: its files count, too
             files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
             source.append(corpus.identify(files, 0.0, notes, makes))
+        find = partial(_read_hub, task.name, dataset)
     else:
-        return check_examples(task, _find_examples(task, domains, valid_share))
+        for split in SPLITS:
+            path = Path(os.path.expanduser(getattr(task, split)))
+            splits[split] = read_file(task.name, path)
+        return check_examples(task, splits)
     path = folder / "tasks" / f"{digest([EXAMPLES_FORMAT, *source])}.json"
     if not path.exists():
         if not makes:
             raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
-        examples = _find_examples(task, domains, valid_share)
+        examples = find()
         check_examples(task, examples)  # wrong ones are not kept
         fields = {}
         for split, rows in examples.items():
             fields[split] = [asdict(row) for row in rows]
         write_json(path, fields)
     content = read_json(path, "remove it, and the examples are found again")
-    splits: Splits = {}
     for split in SPLITS:
         splits[split] = [Example(**row) for row in content[split]]
     return check_examples(task, splits)
-
-
-def _find_domain(task: Task, domains: Sequence[Domain]) -> Domain:
-    return next(domain for domain in domains if domain.name == task.domain)
-
-
-def _find_examples(task: Task, domains: Sequence[Domain], valid_share: float) -> Splits:
-    """The examples of each split, from the source that the task names."""
-    if task.docstrings is not None:
-        return load_docstrings(task.name, task.docstrings, _find_domain(task, domains))
-    if task.which_domain:
-        return load_domains(task.name, domains, valid_share)
-    if task.dataset is not None:
-        return _read_hub(task.name, task.dataset)
-    splits: Splits = {}
-    for split in SPLITS:
-        path = Path(os.path.expanduser(getattr(task, split)))
-        splits[split] = read_file(task.name, path)
-    return splits
 
 
 def read_file(task: str, path: Path) -> list[Example]:
