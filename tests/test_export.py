@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from benchmark.data.tokenizer import EOS, Special, Vocabulary, load_tokenizer
-from benchmark.data.tokens import prepare
 from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import make_tiny_config
 from benchmark.instruments.export import export_model
@@ -28,7 +27,7 @@ from benchmark.settings.texts import Domain
 from benchmark.training.evaluate import measure_perplexities, to_bits_per_byte
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
-from tests.support.texts import cut_rows
+from tests.support.texts import cut_rows, prepare
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 
@@ -249,7 +248,9 @@ def test_evaluate_says_of_a_domains_text_what_records_say(
         )
         texts[name] = files["valid"]
     data = Data(sequence_length=LENGTH, max_valid_tokens=10**6)
-    corpus = prepare(domains, TokenizerSettings(vocabulary=320), data, tmp_path / "data")
+    corpus = prepare(
+        domains, tmp_path / "data", tokenizer=TokenizerSettings(vocabulary=320), data=data
+    )
     torch.manual_seed(0)
     model = build(
         architecture, 1, 32, corpus.vocabulary, LENGTH, head_size=16, prompts=prompts

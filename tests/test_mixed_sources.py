@@ -11,14 +11,14 @@ import torch
 
 import methods
 from benchmark import cancel
-from benchmark.data.tokens import Corpus, prepare
+from benchmark.data.tokens import Corpus
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain, WeightedText
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
-from tests.support.texts import SMALL, draw, sentences, tiny_corpus, write
+from tests.support.texts import draw, prepare, sentences, tiny_corpus, write
 
 DATA = Data(sequence_length=18, memory_tokens=480)  # rows of 16, 30 rows of memory per domain
 TOKENS = 1000, 600  # of two sources: 62 and 37 rows, without the row that has text of both
@@ -103,22 +103,22 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
         return Domain(name="web", sources=sources, hold_out=0.1)
 
     said: list[str] = []
-    corpus = prepare([domain(0.5, 0.5)], SMALL, own, tmp_path / "data", said.append)
+    corpus = prepare([domain(0.5, 0.5)], tmp_path / "data", data=own, report=said.append)
     assert said[-2:] == [f"web, source {number}: tokenising" for number in (1, 2)]
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")}
-    other = prepare([domain(0.9, 0.1)], SMALL, own, tmp_path / "data")
+    other = prepare([domain(0.9, 0.1)], tmp_path / "data", data=own)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")} == made
     assert other.keys == corpus.keys and other.domains[0].sources[0].weight == 0.9
     folder = tmp_path / "bpe"
     folder.mkdir()
     corpus.tokenizer.model.save(str(folder))
     fixed = Tokenizer(folder=str(folder))
-    [joined] = prepare([domain(0.5, 0.5)], fixed, own, tmp_path / "data").domains
+    [joined] = prepare([domain(0.5, 0.5)], tmp_path / "data", tokenizer=fixed, data=own).domains
     alone = prepare(
         [Domain(name=f"d{i}", train=(file,), hold_out=0.1) for i, file in enumerate(files)],
-        fixed,
-        own,
         tmp_path,
+        tokenizer=fixed,
+        data=own,
     )
     for split in ("train", "valid"):
         assert np.array_equal(

@@ -13,7 +13,7 @@ import run_all
 from benchmark.data.decontamination import decontaminate
 from benchmark.data.documents import DataError
 from benchmark.data.leaks import find_validation_leaks
-from benchmark.data.tokens import DataCache, prepare
+from benchmark.data.tokens import DataCache
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
 from benchmark.instruments.new_suite import (
@@ -36,7 +36,7 @@ from benchmark.settings.suite import Tokenizer
 from benchmark.settings.tasks import Docstrings, Task
 from benchmark.settings.texts import Domain
 from tests.support import tiny_suite
-from tests.support.texts import DATA, SMALL, sentences
+from tests.support.texts import DATA, prepare, sentences
 from tests.support.texts import write as write_text
 
 if sys.version_info >= (3, 11):
@@ -248,7 +248,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     tasks = [
         TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)
     ]
-    whole = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
+    whole = prepare(domains, tmp_path / "data", tokenizer=Tokenizer(vocabulary=300))
     cache = DataCache(tmp_path / "data")
     leaks = find_validation_leaks(whole, cache)
     assert (len(leaks["a"]["a"]), len(leaks["b"]["a"])) == (30, 12)
@@ -281,7 +281,7 @@ def test_a_warning_names_the_limits_that_a_suite_sets(limits, named, unnamed, tm
     """Oracle: the keys by which the suite leaves validation documents out, and no others."""
     domain = Domain(name="a", train=(str(write_text(tmp_path / "a.jsonl", sentences(1, 300))),))
     data = DATA.model_copy(update={"max_valid_tokens": None, **limits})
-    corpus = prepare([domain], SMALL, data, tmp_path / "data")
+    corpus = prepare([domain], tmp_path / "data", data=data)
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
         update={"domains": (domain,), "data": data}
     )
@@ -307,7 +307,7 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
             valid=(str(held),),
         )
     ]
-    corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
+    corpus = prepare(domains, tmp_path / "data")
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
         update={"domains": tuple(domains)}
     )

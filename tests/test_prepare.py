@@ -21,13 +21,12 @@ from benchmark import cancel
 from benchmark.data import tokenizer, tokens
 from benchmark.data.documents import DataError, Row
 from benchmark.data.tokenizer import encode_texts
-from benchmark.data.tokens import prepare
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.locks import Lease
 from benchmark.settings.suite import Tokenizer
 from benchmark.settings.texts import Domain, HubDataset
 from benchmark.training.run import Run
-from tests.support.texts import DATA, SMALL, assert_same, gpt2_files, two_domains
+from tests.support.texts import DATA, assert_same, gpt2_files, prepare, two_domains
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,13 +37,13 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
     """
     lines: list[str] = []
     domains = two_domains(tmp_path)
-    first = prepare(domains, SMALL, DATA, tmp_path / "data", lines.append)
+    first = prepare(domains, tmp_path / "data", report=lines.append)
     assert [line.partition(": ")[0] for line in lines] == ["tokenizer", "a", "b"]
     lines.clear()
     monkeypatch.setattr("benchmark.data.corpus.read", None)
     longer = DATA.model_copy(update={"sequence_length": 20, "memory_tokens": 1})
     for data in (DATA, longer):
-        assert_same(first, prepare(domains, SMALL, data, tmp_path / "data", lines.append))
+        assert_same(first, prepare(domains, tmp_path / "data", data=data, report=lines.append))
     assert not lines
 
 
@@ -52,7 +51,7 @@ def test_keys_follow_the_content(tmp_path) -> None:
     """Oracle: the same text has the same keys under other paths, names and times, and divided into
     other files. One changed letter changes the key of its domain.
     """
-    first = prepare(two_domains(tmp_path / "here"), SMALL, DATA, tmp_path / "data")
+    first = prepare(two_domains(tmp_path / "here"), tmp_path / "data")
     for name in ("a", "b"):
         content = (
             (tmp_path / f"here/{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -63,7 +62,7 @@ def test_keys_follow_the_content(tmp_path) -> None:
             path.write_text("".join(lines), encoding="utf-8")
             os.utime(path, (1, 1))
     moved = [Domain(name=name, train=(str(tmp_path / "there" / name),)) for name in ("a", "b")]
-    elsewhere = prepare(moved, SMALL, DATA, tmp_path / "other data")
+    elsewhere = prepare(moved, tmp_path / "other data")
     assert elsewhere.keys == first.keys
     assert [d.info["sha256"] for d in elsewhere.domains] == [
         d.info["sha256"] for d in first.domains
@@ -72,12 +71,11 @@ def test_keys_follow_the_content(tmp_path) -> None:
     changed.write_text(
         changed.read_text(encoding="utf-8").replace("other", "Other", 1), encoding="utf-8"
     )
-    again = prepare(moved, Tokenizer(vocabulary=320, domains=("a",)), DATA, tmp_path / "data")
+    again = prepare(moved, tmp_path / "data", tokenizer=Tokenizer(vocabulary=320, domains=("a",)))
     before = prepare(
         two_domains(tmp_path / "here"),
-        Tokenizer(vocabulary=320, domains=("a",)),
-        DATA,
         tmp_path / "data",
+        tokenizer=Tokenizer(vocabulary=320, domains=("a",)),
     )
     assert again.domains[0].key == before.domains[0].key
     assert again.domains[1].key != before.domains[1].key
@@ -88,7 +86,7 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 from benchmark.data import tokens
-from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.suite import Data, RunConfig, Tokenizer
 from benchmark.settings.texts import Domain, HubDataset
 tokens.BATCH, tokens.REPORT_EVERY = 10, 1000
 def progress(line):
@@ -97,9 +95,13 @@ def progress(line):
         os.kill(os.getpid(), signal.SIGKILL)
     if line.startswith(os.environ.get("WAIT_AT", "never")):
         sys.stdin.readline()
-domains, folder = [Domain(**d) for d in json.loads(sys.argv[1])], Path(sys.argv[2])
-data = Data(sequence_length=18, valid_share=0.2)
-print(tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder, progress).keys, flush=True)
+config = RunConfig.model_construct(
+    domains=tuple(Domain(**d) for d in json.loads(sys.argv[1])),
+    tokenizer=Tokenizer(vocabulary=320),
+    data=Data(sequence_length=18, valid_share=0.2),
+)
+cache = tokens.DataCache(Path(sys.argv[2]), progress)
+print(tokens.prepare(config, cache).keys, flush=True)
 """
 
 
@@ -127,8 +129,8 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
     assert process.returncode == -signal.SIGKILL
     assert output.splitlines()[-1].startswith(at)
     assert_same(
-        prepare(domains, SMALL, DATA, tmp_path / "data"),
-        prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
+        prepare(domains, tmp_path / "data"),
+        prepare(domains, tmp_path / "undisturbed"),
     )
 
 
@@ -164,12 +166,13 @@ def test_what_was_tokenised_stays_where_the_source_fails(
     folder, bpe = tmp_path / "data", Tokenizer(folder=str(gpt2_files(tmp_path / "bpe")))
     for _ in range(2):  # the part also stays after a second failure
         with pytest.raises(DataError, match="the connection is lost"):
-            prepare(domains, bpe, DATA, folder)
+            prepare(domains, folder, tokenizer=bpe)
     if change:
         texts[299 if change == "later" else 3] += "!"
     ends, tokenised = 300, 0
     assert_same(
-        prepare(domains, bpe, DATA, folder), prepare(domains, bpe, DATA, tmp_path / "undisturbed")
+        prepare(domains, folder, tokenizer=bpe),
+        prepare(domains, tmp_path / "undisturbed", tokenizer=bpe),
     )
     assert tokenised > 600 if change == "before" else 450 < tokenised < 540
     assert [path.name for path in (folder / "domains").glob(".*")] == []
@@ -178,13 +181,13 @@ def test_what_was_tokenised_stays_where_the_source_fails(
 def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monkeypatch) -> None:
     """Oracle: data that were prepared without an interruption. No text is sampled a second time."""
     domains = two_domains(tmp_path)
-    undisturbed = prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
+    undisturbed = prepare(domains, tmp_path / "undisturbed")
     with monkeypatch.context() as patch, pytest.raises(cancel.Stopped):
         patch.setattr(tokens, "train_bpe", Mock(side_effect=cancel.Stopped))
-        prepare(domains, SMALL, DATA, tmp_path / "data")
+        prepare(domains, tmp_path / "data")
     with monkeypatch.context() as patch:
         patch.setattr(tokens, "_sample_texts", Mock(side_effect=AssertionError))
-        assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), undisturbed)
+        assert_same(prepare(domains, tmp_path / "data"), undisturbed)
 
 
 def test_it_can_be_stopped(tmp_path) -> None:
@@ -194,12 +197,12 @@ def test_it_can_be_stopped(tmp_path) -> None:
         left = iter(range(polls))
         is_over = lambda left=left: next(left, None) is None  # noqa: E731
         with pytest.raises(cancel.Stopped), cancel.heed(is_over):
-            prepare(domains, SMALL, DATA, tmp_path / "data")
+            prepare(domains, tmp_path / "data")
         # now, because the reader's database may only be closed by this thread
         gc.collect()
     assert_same(
-        prepare(domains, SMALL, DATA, tmp_path / "data"),
-        prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
+        prepare(domains, tmp_path / "data"),
+        prepare(domains, tmp_path / "undisturbed"),
     )
 
 
@@ -238,10 +241,10 @@ def test_two_processes_at_once(tmp_path) -> None:
     assert second.stdout.readline().startswith(f"waiting for process {first.pid} ")
     output, errors = first.communicate("go\n", timeout=100)
     rest, more_errors = second.communicate(timeout=100)
-    alone = prepare(domains, SMALL, DATA, tmp_path / "alone")
+    alone = prepare(domains, tmp_path / "alone")
     assert output.splitlines()[-1] == rest.splitlines()[-1] == str(alone.keys)
     assert "a: tokenising\n" in begun
     assert "a: tokenising" not in rest
     assert (output + rest).count("b: tokenising") == 1
     assert errors == more_errors == ""
-    assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), alone)
+    assert_same(prepare(domains, tmp_path / "data"), alone)

@@ -12,9 +12,9 @@ import pytest
 
 from benchmark.data import corpus
 from benchmark.data.documents import DataError
-from benchmark.data.tokens import prepare
 from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain, HubDataset
+from tests.support.texts import prepare
 
 BOOKS = 40
 PAGES = 5
@@ -74,7 +74,9 @@ def test_records_of_a_book_count_as_one_validation_document(tmp_path: Path) -> N
     valid = tmp_path / "valid.jsonl"
     valid.write_text("".join(json.dumps(row) + "\n" for row in rows))
     domain = Domain(name="a", train=(str(train),), valid=(str(valid),), source_field="book")
-    [text] = prepare([domain], Tokenizer(vocabulary=300), SMALL, tmp_path / "data").domains
+    [text] = prepare(
+        [domain], tmp_path / "data", tokenizer=Tokenizer(vocabulary=300), data=SMALL
+    ).domains
     assert text.info["valid_sources"] == [0, 1, 0, 1, 2, 3, 4]
 
 

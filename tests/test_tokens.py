@@ -19,10 +19,19 @@ from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 from benchmark.data import corpus, tokens
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, hash_tokenizer, load_bpe, train_bpe
-from benchmark.data.tokens import prepare
 from benchmark.settings.suite import Tokenizer
 from benchmark.settings.texts import Domain
-from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
+from tests.support.texts import (
+    DATA,
+    ODD,
+    SMALL,
+    decoded,
+    gpt2_files,
+    prepare,
+    sentences,
+    two_domains,
+    write,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,7 +43,7 @@ def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> N
     """
     monkeypatch.setattr("benchmark.data.tokenizer.BATCH", 3)
     tokenizer = Tokenizer(folder=str(gpt2_files(tmp_path / "bpe"))) if loaded else SMALL
-    corpus = prepare(two_domains(tmp_path), tokenizer, DATA, tmp_path / "data")
+    corpus = prepare(two_domains(tmp_path), tmp_path / "data", tokenizer=tokenizer)
     texts = [text for text in sentences(1) + ODD if text.strip()]
     train, valid = (
         decoded(corpus, ids) for ids in (corpus.domains[0].train, corpus.domains[0].valid)
@@ -52,7 +61,7 @@ def test_layout_of_the_vocabulary(tmp_path) -> None:
     """Oracle: the layout in benchmark/data/tokenizer.py; text that looks like a special token is
     text.
     """
-    corpus = prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data")
+    corpus = prepare(two_domains(tmp_path), tmp_path / "data")
     assert [corpus.tokenizer.id_to_token(i) for i in range(4)] == list(SPECIAL_TOKENS)
     assert corpus.vocabulary.text == corpus.text_vocabulary == 320
     assert (
@@ -115,7 +124,9 @@ def test_tokenizer_folders_that_cannot_be_used(tmp_path) -> None:
             load_bpe(folder)
     with pytest.raises(DataError, match="must hold vocab.json"):
         prepare(
-            two_domains(tmp_path), Tokenizer(folder=str(tmp_path / "none")), DATA, tmp_path / "data"
+            two_domains(tmp_path),
+            tmp_path / "data",
+            tokenizer=Tokenizer(folder=str(tmp_path / "none")),
         )
 
 
@@ -124,9 +135,8 @@ def test_16_bits_where_the_vocabulary_allows(tmp_path, extra: int, dtype: type) 
     """Oracle: the text itself. In the second case all its ids lie above 65,536."""
     corpus = prepare(
         two_domains(tmp_path),
-        Tokenizer(folder=str(gpt2_files(tmp_path / "bpe", extra))),
-        DATA,
         tmp_path / "data",
+        tokenizer=Tokenizer(folder=str(gpt2_files(tmp_path / "bpe", extra))),
     )
     train = corpus.domains[1].train
     assert train.dtype == dtype
@@ -156,10 +166,10 @@ def test_training_a_tokenizer_is_repeatable(tmp_path) -> None:
 def test_the_tokenizer_learns_from_the_named_domains_only(tmp_path) -> None:
     """By hand: a domain's own word is a single token only if the tokenizer learns from it."""
     domains = two_domains(tmp_path)
-    of_b = prepare(domains, Tokenizer(vocabulary=300, domains=("b",)), DATA, tmp_path / "data")
+    of_b = prepare(domains, tmp_path / "data", tokenizer=Tokenizer(vocabulary=300, domains=("b",)))
     assert of_b.tokenizer.token_to_id("Ġother") is not None
     assert of_b.tokenizer.token_to_id("Ġmodel") is None
-    of_a = prepare(domains, Tokenizer(vocabulary=500, domains=("a",)), DATA, tmp_path / "data")
+    of_a = prepare(domains, tmp_path / "data", tokenizer=Tokenizer(vocabulary=500, domains=("a",)))
     assert of_a.tokenizer.token_to_id("Ġother") is None
     assert of_a.tokenizer.token_to_id("Ġmodel") is not None
 
@@ -170,17 +180,16 @@ def test_limits_on_tokens(tmp_path) -> None:
     """
     texts = [f"document {i}" for i in range(2000)]
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
-    everything = prepare([domain], SMALL, DATA, tmp_path / "data")
+    everything = prepare([domain], tmp_path / "data")
     limited = prepare(
         [domain],
-        SMALL,
-        DATA.model_copy(update={"max_train_tokens": 1000, "max_valid_tokens": 337}),
         tmp_path / "data",
+        data=DATA.model_copy(update={"max_train_tokens": 1000, "max_valid_tokens": 337}),
     )
     whole, part = everything.domains[0], limited.domains[0]
     assert np.array_equal(part.train, whole.train[:1000])
     some = prepare(
-        [domain], SMALL, DATA.model_copy(update={"max_valid_tokens": 337}), tmp_path / "data"
+        [domain], tmp_path / "data", data=DATA.model_copy(update={"max_valid_tokens": 337})
     ).domains[0]
     assert len(some.valid) == 337
     assert np.array_equal(some.train, whole.train)
@@ -205,15 +214,15 @@ def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
     data = DATA.model_copy(update={"max_valid_bytes": 3000})
     kinds = [
-        prepare([domain], Tokenizer(vocabulary=size), data, tmp_path / "data")
+        prepare([domain], tmp_path / "data", tokenizer=Tokenizer(vocabulary=size), data=data)
         for size in (300, 1500)
     ]
     published = word_pieces(tmp_path / "published", texts)  # its ids decode to other text
-    kinds.append(prepare([domain], SMALL, data, tmp_path / "data", start=published))
+    kinds.append(prepare([domain], tmp_path / "data", data=data, start=published))
     domains = [corpus.domains[0] for corpus in kinds]
     assert len({len(domain.valid) for domain in domains}) == len(domains)
     held = decoded(kinds[0], domains[0].valid)
-    everything = prepare([domain], SMALL, DATA, tmp_path / "data")
+    everything = prepare([domain], tmp_path / "data")
     ordered = sorted(
         decoded(everything, everything.domains[0].valid), key=lambda text: zlib.crc32(text.encode())
     )
@@ -247,7 +256,9 @@ def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> N
             Domain(name="a", train=(place,)),
             Domain(name="b", train=(place,), valid=(str(held),)),
         ]
-        cut = prepare(domains, Tokenizer(vocabulary=vocabulary), data, tmp_path / "data")
+        cut = prepare(
+            domains, tmp_path / "data", tokenizer=Tokenizer(vocabulary=vocabulary), data=data
+        )
         assert decoded(cut, cut.domains[0].valid) == expected and 5 < len(expected) < 100
         assert decoded(cut, cut.domains[1].valid) == texts[::-40]
         assert [len(domain.train) for domain in cut.domains] == [5000] * 2
@@ -281,9 +292,7 @@ def test_unigram_perplexity(tmp_path) -> None:
     """Oracle: exp of the mean of -ln((count + 1) / (total + V)) over the validation tokens, in
     plain Python.
     """
-    for domain in (
-        corpus := prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data")
-    ).domains:
+    for domain in (corpus := prepare(two_domains(tmp_path), tmp_path / "data")).domains:
         counts, total = Counter(domain.train.tolist()), len(domain.train) + corpus.text_vocabulary
         logs = [math.log((counts[token] + 1) / total) for token in domain.valid.tolist()]
         assert domain.info["unigram_perplexity"] == pytest.approx(
@@ -307,16 +316,11 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
         ),
     ]:
         with pytest.raises(DataError, match=message):
-            prepare(
-                [Domain(name="a", train=(str(train),), valid=(str(valid),))],
-                SMALL,
-                DATA,
-                tmp_path / "data",
-            )
+            prepare([Domain(name="a", train=(str(train),), valid=(str(valid),))], tmp_path / "data")
 
     ends_early = DATA.model_copy(update={"max_train_tokens": 20})
     with pytest.raises(DataError, match="validation tokens.*data.max_train_tokens"):
-        prepare([Domain(name="a", train=(str(some),))], SMALL, ends_early, tmp_path / "data")
+        prepare([Domain(name="a", train=(str(some),))], tmp_path / "data", data=ends_early)
 
 
 @pytest.mark.parametrize("pages", [False, True])
@@ -337,7 +341,7 @@ def test_documents_that_were_cut_from_one_text_are_known(tmp_path, monkeypatch, 
         valid=(str(valid), str(novel)),
         cut_at_blank_lines=pages,
     )
-    [made] = prepare([domain], SMALL, DATA, tmp_path / "data").domains
+    [made] = prepare([domain], tmp_path / "data").domains
     sources = made.info["valid_sources"]
     assert len(sources) == made.info["valid_documents"]
     pieces = sources.count(0)
@@ -346,5 +350,5 @@ def test_documents_that_were_cut_from_one_text_are_known(tmp_path, monkeypatch, 
     rest = sources[pieces + 2 :]
     assert len(rest) > 1 and rest == ([3, *range(4, 3 + len(rest))] if pages else [3] * len(rest))
     monkeypatch.undo()
-    plain = prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data").domains[0]
+    plain = prepare(two_domains(tmp_path), tmp_path / "data").domains[0]
     assert "valid_sources" not in plain.info

@@ -50,21 +50,11 @@ def prepare_corpus(
     """
     if is_start_gone(config):
         raise NotHere(f"model.start {config.model.start!r} is gone: restore it from a copy")
-    prepared = prepare(
-        config.domains,
-        config.tokenizer,
-        config.data,
-        store.data,
-        progress,
-        config.probes,
-        Path(config.start.folder) if config.start else None,
-        makes=makes,
-        waits=waits,
-    )
+    cache = DataCache(store.data, progress, makes, waits)
+    prepared = prepare(config, cache)
     if check:
         for text in (*prepared.domains, *prepared.probes):
             text.check()
-    cache = DataCache(store.data, progress, makes, waits)
     return decontaminate(prepared, config.data, cache)
 
 

@@ -57,7 +57,7 @@ from benchmark.files import (
 )
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data
+from benchmark.settings.suite import Data, RunConfig
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.settings.texts import Domain, WeightedText
 
@@ -215,48 +215,34 @@ def describe_cure(folder: Path) -> str:
     return f"remove {folder}, and it is made from the text again"
 
 
-def prepare(
-    domains: Sequence[Domain],
-    tokenizer: TokenizerConfig,
-    data: Data,
-    folder: Path,
-    progress: Say = lambda line: None,
-    probes: Sequence[Domain] = (),
-    start: Path | None = None,
-    *,
-    makes: bool = True,
-    waits: bool = True,
-) -> Corpus:
-    """Tokenise what `folder` lacks, and open it.
+def prepare(config: RunConfig, cache: DataCache) -> Corpus:
+    """Tokenise what the cache lacks of a run's texts, and open them.
 
-    Several processes may call this at once, and any may be killed. `start`: the folder of a model
-    whose tokenizer is taken. Of existing ids only the number is read: see `DomainTokens.check`.
-    Raises DataError, DamagedFile, and Stopped, after which another call continues. Raises Taken if
-    another process makes something and `waits` is false. Raises Unprepared, and makes nothing, if
-    something is missing and `makes` is false.
+    Several processes may call this at once, and any may be killed. Of existing ids only the number
+    is read: see `DomainTokens.check`. Raises DataError, DamagedFile, and what `DataCache.make_once`
+    raises. After Stopped, another call continues.
     """
-    cache = DataCache(folder, progress, makes, waits)
+    data = config.data
+    texts = (*config.domains, *config.probes)
     # before Unprepared can be raised, so that dry runs report missing text, too
-    notes = folder / "texts"
+    notes = cache.folder / "texts"
     identities = {
-        text.name: corpus.identify(text, data.valid_share, notes, makes)
-        for text in (*domains, *probes)
+        text.name: corpus.identify(text, data.valid_share, notes, cache.makes) for text in texts
     }
-    if start:
-        text_tokenizer = load_tokenizer(start)
+    if config.start:
+        tokenizer = load_tokenizer(Path(config.start.folder))
     else:
-        text_tokenizer = make_tokenizer(domains, tokenizer, data, identities, cache)
-    text_tokenizer.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-    texts = [
-        prepare_domain(domain, identities[domain.name], text_tokenizer, data, cache)
-        for domain in (*domains, *probes)
+        tokenizer = make_tokenizer(config.domains, config.tokenizer, data, identities, cache)
+    tokenizer.bpe.encode_special_tokens = True  # "<mask>" in a document is text
+    tokenised = [
+        prepare_domain(text, identities[text.name], tokenizer, data, cache) for text in texts
     ]
     prepared = Corpus(
-        tokenizer=text_tokenizer.bpe,
-        text_vocabulary=text_tokenizer.vocabulary,
-        domains=tuple(texts[: len(domains)]),
-        probes=tuple(texts[len(domains) :]),
-        special=text_tokenizer.special,
+        tokenizer=tokenizer.bpe,
+        text_vocabulary=tokenizer.vocabulary,
+        domains=tuple(tokenised[: len(config.domains)]),
+        probes=tuple(tokenised[len(config.domains) :]),
+        special=tokenizer.special,
     )
     repeats = [
         token

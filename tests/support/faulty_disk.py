@@ -37,7 +37,6 @@ import msgspec
 import torch
 
 from benchmark import locks
-from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums
 from benchmark.ledger import records
 from benchmark.models import build, hash_weights, load
@@ -45,6 +44,7 @@ from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.training import checkpoint
 from tests.support.record_lines import STAGE, read_stage_lines
+from tests.support.texts import prepare
 
 ROOT = Path(__file__).parents[2]
 # The error of the chosen operation. Later operations fail too, except renaming and removing. After
@@ -307,7 +307,7 @@ class Models:
     def __init__(self) -> None:
         domain = Domain(name="a", packages=("json",))
         with tempfile.TemporaryDirectory() as folder:
-            corpus = prepare([domain], Tokenizer(vocabulary=300), DATA, Path(folder))
+            corpus = prepare([domain], Path(folder), tokenizer=Tokenizer(vocabulary=300), data=DATA)
         self.tokenizer = corpus.tokenizer
         vocabulary = replace(corpus.vocabulary, domains=("a",))
         self.models = []
@@ -337,9 +337,9 @@ def write_text(folder: Path) -> None:
 def tokenise(folder: Path) -> None:
     corpus = prepare(
         [Domain(name="a", train=(str(folder / "a.jsonl"),))],
-        Tokenizer(vocabulary=300),
-        DATA,
         folder,
+        tokenizer=Tokenizer(vocabulary=300),
+        data=DATA,
     )
     corpus.domains[0].check()
 

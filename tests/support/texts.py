@@ -12,9 +12,11 @@ import numpy as np
 import tokenizers
 import torch
 
+from benchmark.data import tokens
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, train_bpe
-from benchmark.data.tokens import Corpus, DomainTokens
-from benchmark.settings.suite import Data, Tokenizer
+from benchmark.data.tokens import Corpus, DataCache, DomainTokens, Say
+from benchmark.instruments.conformance import make_tiny_config
+from benchmark.settings.suite import Data, Start, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
@@ -83,6 +85,25 @@ def two_domains(folder: Path) -> tuple[Domain, Domain]:
             name="b", train=(str(write(folder / "b.jsonl", sentences(2, words=["other", "text"]))),)
         ),
     )
+
+
+def prepare(
+    domains: Sequence[Domain],
+    folder: Path,
+    tokenizer: Tokenizer = SMALL,
+    data: Data = DATA,
+    report: Say = lambda line: None,
+    start: Path | None = None,
+) -> Corpus:
+    """The corpus of a run with these settings, near copies of training text included."""
+    texts = {
+        "domains": tuple(domains),
+        "tokenizer": tokenizer,
+        "data": data,
+        "start": Start(folder=str(start), key="") if start else None,
+    }
+    config = make_tiny_config("naive").model_copy(update=texts)
+    return tokens.prepare(config, DataCache(folder, report))
 
 
 def decoded(corpus: Corpus, ids: np.ndarray) -> list[str]:
