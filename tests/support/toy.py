@@ -121,10 +121,9 @@ def own() -> dict[str, Any]:
 
     weights: "first", "second" (after training on that domain) and "displaced". domains: tokens and
     targets.
-    ewc: Fisher information after domain "1" and "2"; penalties (lambda/2) sum F (d)^2 with F = F_2
-    + gamma F_1, at the displaced weights with the second as anchor; a trajectory of four SGD steps
-    on domain 2 from the first weights. mas: the same, with penalties lambda sum O (d)^2. Its
-    trajectory has importances of its own.
+    ewc: penalties (lambda/2) sum F (d)^2 with the Fisher information F = F_2 + gamma F_1, at the
+    displaced weights with the second as anchor. mas: importances after domain "1" and "2", and
+    penalties lambda sum O (d)^2.
     """
     numbers: dict[str, Any] = json.loads(
         (Path(__file__).parent / "toy.json").read_text(encoding="utf-8")
@@ -150,12 +149,9 @@ def shared() -> dict[str, Any]:
         name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names
     }
     ewc, mas, agem, er, kd = (files[name]["outputs"] for name in names)
-    numbers["ewc"]["per_sample"] = ewc["fisher_per_sample"]
     numbers["ewc"]["penalty_gradient"]["per_sample"] = ewc["penalty_gradient"]["per_sample"]["half"]
     numbers["mas"]["importance"] = mas["importance_per_sample"]
     numbers["mas"]["penalty_gradient"] = mas["penalty_gradient"]["sum_per_sample"]
-    for name, outputs in (("ewc", ewc), ("mas", mas)):
-        numbers[name]["trajectory"]["weights"] = outputs["trajectory"]["final_weights"]
     given = files["agem"]["inputs"]["random"]
     numbers["agem"]["vectors"] = [
         own | other for own, other in zip(given, agem["random"], strict=True)
