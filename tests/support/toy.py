@@ -136,26 +136,20 @@ def own() -> dict[str, Any]:
             key: part.view(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)
         }
         numbers.setdefault("weights", {})[name] = weights
-    for vectors in numbers["agem"]["vectors"]:
-        vectors |= {name: [value / 4096 for value in vectors[name]] for name in "gr"}
     return numbers
 
 
 def shared() -> dict[str, Any]:
-    """The numbers of `own` for all parameters, and more vectors, from the files in SHARED."""
+    """The numbers of `own` for all parameters, from the files in SHARED."""
     numbers = own()
-    names = ("ewc", "mas", "agem", "er", "logit_kd")
+    names = ("ewc", "mas", "er", "logit_kd")
     files = {
         name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names
     }
-    ewc, mas, agem, er, kd = (files[name]["outputs"] for name in names)
+    ewc, mas, er, kd = (files[name]["outputs"] for name in names)
     numbers["ewc"]["penalty_gradient"]["per_sample"] = ewc["penalty_gradient"]["per_sample"]["half"]
     numbers["mas"]["importance"] = mas["importance_per_sample"]
     numbers["mas"]["penalty_gradient"] = mas["penalty_gradient"]["sum_per_sample"]
-    given = files["agem"]["inputs"]["random"]
-    numbers["agem"]["vectors"] = [
-        own | other for own, other in zip(given, agem["random"], strict=True)
-    ]
     for union, outputs in zip(numbers["er"]["unions"], er["union"], strict=True):
         union["gradient"] = outputs["gradient"]
     for temperature, answers in numbers["logit_kd"]["T"].items():
