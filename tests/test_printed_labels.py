@@ -10,7 +10,6 @@ from msgspec import structs
 import methods
 from analysis import catalogue, report
 from analysis.exhibits import TableExhibit
-from analysis.metrics import compute_forgetting
 from analysis.page import render_page
 from analysis.paper_suites import read_models
 from analysis.study import Study
@@ -242,14 +241,6 @@ def test_scores_are_called_by_their_metric(tmp_path):
         captions.append(load("main_downstream").build(Study("demo", data.runs)).caption)
     assert ["(F1, %)" in captions[0], "(accuracy, %)" in captions[1]] == [True, True]
     assert "(F1 or accuracy, %)" in captions[2]
-
-
-def test_forgetting_is_measured_from_the_best_model_before():
-    """Oracle: Chaudhry et al. 2018 by hand, in log 2: from the best earlier model to the last, the
-    first perplexity rises from 4 to 16 (2), the second falls from 16 to 8 (-1). The mean is 0.5.
-    """
-    matrix = [[8.0, 32.0, 64.0], [4.0, 16.0, 64.0], [16.0, 8.0, 2.0]]
-    assert compute_forgetting(matrix) == pytest.approx(0.5 * 0.6931471805599453)
 
 
 SMALL = [(1, 16), (1, 24), (2, 24), (2, 32), (3, 32)]
