@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from sklearn.metrics import accuracy_score, f1_score
 
 import methods
 from benchmark.data import corpus
@@ -102,23 +101,14 @@ def test_a_task_that_cannot_be_is_refused_with_what_was_given(source, message):
         Task(name="toy", domain="d", **source)
 
 
-def test_metrics_are_scikit_learns():
-    """Oracle: precision and recall of three classes by hand (F1 4/5, 1/2, 2/3), and scikit-learn
-    itself on noise.
-    """
+def test_metrics_are_those_by_hand():
+    """Oracle: precision and recall of three classes by hand (F1 4/5, 1/2, 2/3)."""
     targets, predictions = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]
     assert compute_metric("accuracy", targets, predictions) == pytest.approx(4 / 6)
     assert compute_metric("micro_f1", targets, predictions) == pytest.approx(4 / 6)
     assert compute_metric("macro_f1", targets, predictions) == pytest.approx(
         (4 / 5 + 1 / 2 + 2 / 3) / 3
     )
-    draw = random.Random(0)
-    targets, predictions = draw.choices(range(5), k=200), draw.choices(range(5), k=200)
-    assert compute_metric("accuracy", targets, predictions) == accuracy_score(targets, predictions)
-    for average in ("micro", "macro"):
-        assert compute_metric(f"{average}_f1", targets, predictions) == f1_score(
-            targets, predictions, average=average
-        )
 
 
 def test_files_become_examples_with_classes_in_order(tmp_path):
