@@ -134,21 +134,20 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
 
 def test_mer_draws_back_after_every_k_steps() -> None:
     """Oracle: theta_0 + gamma (theta_k - theta_0) written out for seven steps of SGD with k = 3,
-    the seventh left as it is. With k = 1 it is SGD at gamma times the rate.
+    the seventh left as it is.
     """
     weights, rows = toy.own()["weights"]["first"], toy.batch(toy.own()["domains"][0])
-
-    def trained(rate: float, method: Any) -> list[list[torch.Tensor]]:
-        model = toy.Toy(weights)
-        method.start_stage(model, toy.stage(1))
-        learner, seen = toy.learner(model, method), []
-        for _ in range(7):
-            learner.accumulate([rows])
-            for p in learner.parameters:
-                p.data.sub_(rate * p.grad)
-            method.after_step(learner)
-            seen.append([p.detach().clone() for p in learner.parameters])
-        return seen
+    method = build("mer", {"steps": 3, "gamma": 0.4})
+    trained = toy.Toy(weights)
+    method.start_stage(trained, toy.stage(1))
+    learner = toy.learner(trained, method)
+    seen = []
+    for _ in range(7):
+        learner.accumulate([rows])
+        for p in learner.parameters:
+            p.data.sub_(0.5 * p.grad)
+        method.after_step(learner)
+        seen.append([p.detach().clone() for p in learner.parameters])
 
     model = toy.Toy(weights)
     plain, begin, expected = (
@@ -166,13 +165,7 @@ def test_mer_draws_back_after_every_k_steps() -> None:
                     p.copy_(start + 0.4 * (p - start))
                     start.copy_(p)
         expected.append([p.detach().clone() for p in plain.parameters])
-    torch.testing.assert_close(
-        trained(0.5, build("mer", {"steps": 3, "gamma": 0.4})), expected, **toy.EXACT
-    )
-    one_by_one = trained(0.5, build("mer", {"steps": 1, "gamma": 0.4}))
-    torch.testing.assert_close(
-        one_by_one, trained(0.2, build("mer", {"steps": 1, "gamma": 1.0})), **toy.EXACT
-    )
+    torch.testing.assert_close(seen, expected, **toy.EXACT)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt"])
@@ -272,11 +265,6 @@ def test_the_infinite_learning_rate(folder, learning_rates) -> None:
     )
     kept = checkpoint.load(run.store.stage_folder(run.keys[-1]) / "optimizer.pt")
     assert {state["step"].item() for state in kept.values()} == {24}  # eight of adapt per stage
-    for key in run.keys:
-        models = [
-            load(run.store.stage_folder(key) / name).state_dict() for name in ("model", "trained")
-        ]
-        assert any(not torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
 def test_shares_that_leave_no_time_are_refused() -> None:
