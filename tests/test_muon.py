@@ -122,38 +122,6 @@ def test_each_map_is_orthogonalised_apart(architecture: str, decay: str) -> None
             )
 
 
-@pytest.mark.parametrize(("fused", "least"), [("apart", 0.9), ("whole", 0.1)])
-def test_small_gradients_of_queries_move_as_far_as_those_of_values(
-    fused: str, least: float
-) -> None:
-    """Oracle: the size of an orthogonal update does not depend on the gradient's size. If maps are
-    taken together, queries with a twentieth of the values' gradients get about a third of their
-    updates.
-    """
-    model = make_model("gpt")
-    weight = model.network.transformer.h[0].attn.c_attn.weight
-    before = weight.detach().clone()
-    draw_gradients(model, 0)
-    weight.grad[:, : 2 * WIDTH] /= 20
-    make_optimizer(model, fused_maps=fused, weight_decay=0.0).step(RATE)
-    query, key, value = (weight.detach() - before).square().mean(0).sqrt().split(WIDTH)
-    ratios = [float(part.mean() / value.mean()) for part in (query, key)]
-    assert all(least < ratio < (1.1 if fused == "apart" else 0.5) for ratio in ratios), ratios
-
-
-def test_suites_with_muon_take_maps_apart(tmp_path: Path) -> None:
-    """Oracle: the rule of docs/suite_keys.md. "whole", the old way, leaves ids as they were."""
-    write(tmp_path)
-    fused = []
-    for settings in ({}, {"training.optimizer": "muon"}):
-        suite = load_suite(str(tmp_path / "tiny.toml"), settings)
-        fused.append(methods.list_runs(suite)[0].training.fused_maps)
-    assert fused == ["whole", "apart"]
-    settings = {"training.optimizer": "muon", "training.fused_maps": "whole"}
-    [run, *_] = methods.list_runs(load_suite(str(tmp_path / "tiny.toml"), settings))
-    assert "fused_maps" not in describe(run, "weights")["training"]
-
-
 OWN = """
 from dataclasses import dataclass
 
@@ -195,7 +163,8 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_defaults_follow_the_optimizer_that_trains(optimizer: str, suite: Path) -> None:
     """By hand: a method's own optimizer overrides the suite's, and a row's settings override both.
-    A table in a row's `set` overrides its section key by key.
+    A table in a row's `set` overrides its section key by key. "whole", the old way, leaves ids as
+    they were.
     """
     runs = methods.list_runs(load_suite(str(suite), {"training.optimizer": optimizer}))
     found = {run.row: (run.training.fused_maps, run.training.decay) for run in runs}
@@ -204,6 +173,8 @@ def test_defaults_follow_the_optimizer_that_trains(optimizer: str, suite: Path) 
     naive = muon if optimizer == "muon" else other
     assert found == {"Own": muon, "Naive": naive, "sgd": other, "said": other}
     assert {run.training.batch_size for run in runs} == {10}
+    [said] = [run for run in runs if run.row == "said"]
+    assert "fused_maps" not in describe(said, "weights")["training"]
 
 
 def test_a_method_with_an_unknown_optimizer_is_named(suite: Path) -> None:
