@@ -161,15 +161,6 @@ def test_masks(corpus) -> None:
     assert not (untouched == MASK).any()
 
 
-def test_gpt_predicts_every_text_token(corpus) -> None:
-    """Oracle: an identity: a decoder's targets are its row without the first token, at 16 positions
-    in their order.
-    """
-    batch = draw(Stream(corpus, DATA, masked=False, seed=0), 0, Phase("adapt"), 0, 0, 3, range(3))
-    assert torch.equal(batch.tokens[:, 1:], batch.targets)
-    assert torch.equal(batch.positions, torch.arange(16).expand(3, 16))
-
-
 def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
     """Oracle: an identity: another seed reads the same batch, and the second of two processes reads
     every other row of it.
@@ -179,15 +170,6 @@ def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
     assert batches_equal(whole, next(second.read_validation(1, sequences=6)))
     halves = [next(first.read_validation(1, 6, rank, 2)) for rank in range(2)]
     assert torch.equal(halves[1].tokens, whole.tokens[1::2])
-
-
-def test_unions(corpus) -> None:
-    """By hand: in the second stage the domains seen are the first two of three, and 300 rows hold
-    both.
-    """
-    stream = Stream(corpus, DATA, masked=False, seed=0)
-    seen = draw(stream, 1, Phase("joint", domain="seen"), 0, 0, 300, range(300))
-    assert set(seen.domains.tolist()) == {0, 1}
 
 
 def test_too_little_text(corpus) -> None:
