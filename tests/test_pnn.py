@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.downstream.classifier import SavedModel
@@ -17,94 +16,10 @@ from benchmark.models import build
 from benchmark.models.kinds.progressive import (
     AdapterLateral,
     Kind,
-    LinearLateral,
     ProgressiveModel,
 )
 from benchmark.settings.names import list_architecture_names
 from tests.support.small_models import VOCABULARY, plain, progressive, rows, tokenizer
-
-
-def doubles(values: list) -> nn.Parameter:
-    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
-
-
-def lateral(weight: list, bias: list) -> LinearLateral:
-    outputs, inputs = np.shape(weight)
-    lateral = LinearLateral(1, inputs, outputs).double()
-    lateral.maps[0].weight, lateral.maps[0].bias = doubles(weight), doubles(bias)
-    return lateral
-
-
-def test_linear_lateral_gives_rusus_hidden_units() -> None:
-    """Oracle: Rusu et al., eq. 1, evaluated in NumPy for two hidden units of a second column on one
-    token.
-    """
-    first = torch.tensor(
-        [
-            -0.767333984375,
-            -0.625732421875,
-            -0.725341796875,
-            -1.473876953125,
-            -0.38427734375,
-            -1.206298828125,
-        ],
-        dtype=torch.float64,
-    )
-    second = torch.tensor(
-        [
-            0.373046875,
-            -0.085205078125,
-            -2.628173828125,
-            -0.69970703125,
-            -0.8623046875,
-            0.22314453125,
-        ],
-        dtype=torch.float64,
-    )
-    weight = [
-        [
-            0.251220703125,
-            0.330078125,
-            0.061767578125,
-            0.397216796875,
-            -0.234619140625,
-            -0.36376953125,
-        ],
-        [
-            -0.514404296875,
-            -0.085693359375,
-            -0.2216796875,
-            0.27197265625,
-            0.308837890625,
-            -0.025146484375,
-        ],
-    ]
-    heard = [
-        [
-            0.174072265625,
-            1.35595703125,
-            -0.22216796875,
-            0.527587890625,
-            -0.00439453125,
-            -0.056884765625,
-        ],
-        [
-            0.620361328125,
-            0.521484375,
-            -0.1201171875,
-            -1.144775390625,
-            -0.249755859375,
-            0.575439453125,
-        ],
-    ]
-    own = F.linear(second, doubles(weight), doubles([-0.082763671875, 0.015869140625]))
-    hidden = torch.tanh(own + lateral(heard, [-0.163818359375, 0.11865234375])([first]))
-    torch.testing.assert_close(
-        hidden,
-        torch.tensor([-0.965973500154178, 0.41710954821680235], dtype=torch.float64),
-        rtol=1e-9,
-        atol=1e-12,
-    )
 
 
 def test_adapter_lateral_is_rusus_equation_2() -> None:
