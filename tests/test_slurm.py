@@ -11,7 +11,6 @@ import copy
 import itertools
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -250,32 +249,6 @@ def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster
     tiny.wait_for("x", "done")
     assert tiny.job("x") != job
     assert_as_if_undisturbed(tiny, "x", resumed=1)
-
-
-def test_an_array_whose_answer_is_lost_is_ended_and_sent_again(
-    tiny: SuiteFolder, tmp_path: Path, monkeypatch
-) -> None:
-    """The first sbatch submits, but fails with the message of a controller that is too busy to
-    answer. Oracle: Slurm's queue, and an undisturbed run, whose stages were trained once.
-    """
-    taken, sbatch = tmp_path / "taken", tmp_path / "bin" / "sbatch"
-    sbatch.parent.mkdir()
-    sbatch.write_text(
-        f"#!/bin/sh\n[ -e {taken} ] && exec {shutil.which('sbatch')} $@\n"
-        f"{shutil.which('sbatch')} $@ >{taken}\n"
-        "echo sbatch: error: Batch job submission failed: Socket timed out >&2\nexit 1\n"
-    )
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
-    tiny.write("x")
-    assert tiny.submit() == 2
-    [lost] = queue()
-    assert tiny.waves() == []
-    assert tiny.submit() == 0
-    wait_until(lambda: lost not in queue())
-    tiny.wait_for("x", "done")
-    assert [tiny.count("x", "stage", index) for index in (0, 1)] == [1, 1]
-    assert_as_if_undisturbed(tiny, "x", resumed=0)
 
 
 def test_a_run_is_scored_while_another_trains(tiny: SuiteFolder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import errno
 import json
@@ -22,7 +21,6 @@ from submitit.core.utils import DelayedSubmission
 import methods
 from benchmark.files import BEGUN
 from benchmark.jobs import executors
-from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.pool import do_unit
 from benchmark.jobs.work import Train, Worker
 from benchmark.ledger import records
@@ -300,34 +298,16 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     assert "invalid partition" in capsys.readouterr().err
 
 
-def test_what_is_refused_for_one_row_leaves_the_others(
-    tiny: SuiteFolder, slurm: FakeSlurm, capsys
-) -> None:
-    """Oracle: by hand: ER asks for a partition that is not there. Naive and the report are
-    submitted.
-    """
-    tiny.write(ROWS[0], '{ method = "er", set = { "slurm.partition" = "nowhere" } }')
-    slurm.refusal, slurm.refused = (
-        "sbatch: error: invalid partition specified: nowhere",
-        "--partition=nowhere",
-    )
-    assert tiny.submit() == 3 and "invalid partition" in capsys.readouterr().out
-    assert (
-        tiny.states()["Naive"].job
-        and not tiny.states()["ER"].job
-        and tiny.waves()[-1]["kind"] == "report"
-    )
-
-
 def test_nothing_scores_a_run_that_no_job_trains(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
     """By hand: a job that trains ER asks for more nodes than allowed. A job that scores it does
-    not, but only Naive's models are scored.
+    not, but only Naive's models are scored. The shared stage asks for what Naive does.
     """
     more_nodes = '{ method = "er", set = { "slurm.nodes" = 2 } }'
     tiny.write(ROWS[0], more_nodes, tasks=write_task(tiny.folder))
     slurm.refusal = "sbatch: error: QOSMaxNodePerJobLimit"
     slurm.refused = "--nodes=2"
     assert tiny.submit() == 3
+    assert [wave["kind"] for wave in tiny.waves()].count("stages") == 1
     units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
     scored = [unit for unit in units if unit.startswith("score-")]
     assert len(scored) == 1  # of Naive's last stage
@@ -395,27 +375,6 @@ def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> N
     )
 
 
-def test_rows_ask_for_their_own(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the batch scripts. The row that asks for more has an array of its own, and the dry
-    run says what it asks for.
-    """
-    tiny.write(
-        ROWS[0],
-        '{ method = "er", set = { "slurm.nodes" = 2, "slurm.train.time" = 7 } }',
-        slurm='mem = "4GB"',
-    )
-    assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
-    assert "nodes 2" in capsys.readouterr().out
-    assert tiny.submit() == 0
-    texts = [slurm.arrays[wave["id"]].text for wave in tiny.waves() if wave["kind"] == "train"]
-    assert [("--nodes=2" in text, "--time=7" in text) for text in texts] == [
-        (False, False),
-        (True, True),
-    ]
-    [shared] = [slurm.arrays[wave["id"]].text for wave in tiny.waves() if wave["kind"] == "stages"]
-    assert "--nodes=1" in shared
-
-
 def test_a_dry_run_submits_nothing_and_says_what_a_run_does(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:
@@ -458,36 +417,6 @@ def test_a_full_disk_says_what_was_submitted(
     told = capsys.readouterr().err
     assert str(folder) in told and "No space left on device" in told
     assert slurm.jobs == []
-
-
-def test_an_array_that_the_disk_does_not_note_is_ended_and_sent_again(
-    tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch
-) -> None:
-    """Oracle: once there is room, the queue has exactly the noted jobs, and each unit once."""
-
-    def fail(path: Path, note: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    with monkeypatch.context() as full:
-        full.setattr(of_slurm, "write_json", fail)
-        assert tiny.submit() == 2
-    assert tiny.waves() == [] and slurm.jobs == ["100"]
-    assert tiny.submit() == 0
-    assert {job.partition("_")[0] for job in slurm.jobs} == {wave["id"] for wave in tiny.waves()}
-    units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
-    assert len(units) == len(set(units)) == 5
-
-
-def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the queue, in which only jobs of the other suite are left."""
-    other = copy.copy(tiny)
-    other.file = tiny.file.with_stem("other")
-    other.file.write_text(tiny.file.read_text())
-    assert tiny.submit() == other.submit() == 0
-    assert tiny.call("cancel") == 0 and "ended 5 jobs" in capsys.readouterr().out
-    assert {*slurm.jobs} == {*other.ids().values()}
-    assert {state.state for state in tiny.states().values()} == {"interrupted"}
-    assert tiny.call("cancel") == 0 and "no jobs to end" in capsys.readouterr().out
 
 
 def test_who_submits_has_the_lock(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:
