@@ -419,18 +419,6 @@ def test_records_that_do_not_hold_are_refused(
         check(study)
 
 
-def later(**changes: object) -> Callable[[dict], None]:
-    """Change what the second stages ran on."""
-
-    def change(line: dict) -> None:
-        if line["kind"] == "stage" and line["index"] == 1:
-            of = line["provenance"]
-            of |= {key: value for key, value in changes.items() if key in of}
-            of["hardware"] |= {key: value for key, value in changes.items() if key == "cpu"}
-
-    return change
-
-
 def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, study: Path) -> None:
     """Oracle: by hand: with 6 steps per stage, a reference may spend 12 in the second stage. 24
     there, or 27 in both stages of another method, are more than a step too many.

@@ -36,16 +36,6 @@ def table(*heads: str) -> dict[str, list[str]]:
     return {name: cells for name, *cells in tables[0]}
 
 
-def test_a_table_of_the_demo_has_two_notes_at_most() -> None:
-    """Oracle: the notes below each table, which `verify` compares with the records."""
-    tables = sorted((ROOT / "results/demo/report/demo").glob("*.md"))
-    counts = {}
-    for path in tables:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        counts[path.name] = sum(line.startswith("- ") for line in lines)
-    assert len(counts) == 6 and max(counts.values()) <= 2, counts
-
-
 def test_the_demo() -> None:
     """Oracle: the report of results/demo, to the digits shown, with the lowest AP first. The
     picture's description names five of its rows.

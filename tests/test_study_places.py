@@ -35,14 +35,6 @@ def test_a_study_without_records_is_not_verified(has_folder: bool, tmp_path: Pat
         list(study.verify(tmp_path, suites, render, methods.build))
 
 
-def test_a_copy_of_the_demo_is_verified_wherever_it_lies(tmp_path: Path, capsys) -> None:
-    """Oracle: the study in the project, of which this is a copy."""
-    copy = tmp_path / "somewhere" / "mine"
-    shutil.copytree(ROOT / "results" / "demo", copy)
-    assert run_all.main(["verify", str(copy)]) == 0
-    assert "are the same" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("place", [shutil.copy, shutil.move])
 def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None:
     """By hand: a run's file under another name is refused, with the original beside it or not."""
