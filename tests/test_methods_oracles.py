@@ -4,7 +4,6 @@ stated 1e-9.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,35 +106,6 @@ def test_mas_importance_and_penalty(oracle) -> None:
     assert half_product(gradient, model, oracle["weights"]["second"]) == pytest.approx(
         expected["penalty"], rel=1e-9
     )
-
-
-@pytest.mark.parametrize("name", ["ewc", "mas"])
-def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
-    """Oracle: one process on the whole batch. The sums of one half play the other process."""
-    domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
-
-    def measure(
-        rows: dict[str, list[int]], other: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        totals: list[torch.Tensor] = []
-
-        def add_up(tensors: list[torch.Tensor]) -> None:
-            totals.extend(tensor.clone() for tensor in tensors)
-            for tensor, others in zip(tensors, other, strict=bool(other)):
-                tensor += others
-
-        method = build(name)
-        model = toy.Toy(oracle["weights"]["first"])
-        learner = toy.learner(model, method)
-        learner.world = SimpleNamespace(add_up=add_up, size=2)  # type: ignore[assignment]
-        method.on_batch(learner, [toy.batch(rows, of=8)])
-        assert method.count == 8
-        return method.total, totals
-
-    expected, _ = measure(domain, [])
-    _, half = measure({column: values[1::2] for column, values in domain.items()}, [])
-    actual, _ = measure({column: values[::2] for column, values in domain.items()}, half)
-    torch.testing.assert_close(actual, expected, **toy.EXACT)
 
 
 def test_agem_projects_the_gradient(oracle) -> None:
