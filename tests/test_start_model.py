@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
-from torch.nn.functional import cross_entropy
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
 )
 
@@ -38,7 +34,6 @@ from benchmark.training.evaluate import measure_perplexities
 from tests.support import tiny_suite
 from tests.support.published_models import config_of, published
 from tests.support.small_networks import RMS_FAMILIES, network
-from tests.support.texts import cut_rows
 from tests.support.thorough import these_of
 
 LARGER = [{"layers": 2, "hidden_size": 48}, {"layers": 3, "hidden_size": 64}]
@@ -99,26 +94,6 @@ def test_a_study_holds_what_the_untouched_model_measured(tiny_folder: Path) -> N
     assert held == measured and set(held.perplexity) >= {
         domain.name for domain in run.config.domains
     }
-
-
-def test_the_untouched_models_perplexity_is_that_of_transformers(tiny_folder: Path) -> None:
-    """Oracle: plain transformers on the same rows: `<|endoftext|>`, then the text."""
-    start = published(tiny_folder / "start", "gpt")
-    run = TinyRuns("naive", methods.build, tiny_folder).make_run(config_of("naive", start), "store")
-    network = AutoModelForCausalLM.from_pretrained(start).eval()
-    end = network.config.eos_token_id
-    text = torch.from_numpy(run.corpus.domains[0].valid.astype("int64"))
-    length = run.config.data.text_length
-    rows, is_measured = cut_rows(text, length)
-    with torch.no_grad():
-        logits = network(torch.cat([torch.full((len(rows), 1), end), rows], 1)).logits[:, :-1]
-    expected = math.exp(cross_entropy(logits[is_measured], rows[is_measured]))
-    assert run.config.start
-    model = load_start(run.config.start, run.corpus.vocabulary)
-    assert measure_perplexities(model, run.stream, ALONE)["json"] == pytest.approx(
-        expected, rel=1e-6
-    )
-    assert (run.corpus.domains[0].train == end).any()
 
 
 def test_masked_models_meet_no_rows_without_a_token(tiny_folder: Path) -> None:
