@@ -112,24 +112,6 @@ def test_who_comes_second_is_told_what_the_first_has_submitted(
     assert "--watch" in capsys.readouterr().out
 
 
-def test_an_edited_suite_waits_for_no_stage_that_it_does_not_need(
-    tiny: SuiteFolder, slurm: FakeSlurm
-) -> None:
-    """Oracle: the dependencies in the batch scripts. With other settings no job needs the earlier
-    stages and runs, only the text, which is the same. With one more row, jobs need them.
-    """
-    assert tiny.submit() == 0
-    before = {wave["kind"]: wave["id"] for wave in tiny.waves()}
-    assert tiny.submit("--set", "training.learning_rate=0.002") == 0
-    stages, train, report = [slurm.arrays[wave["id"]] for wave in tiny.waves()[4:]]
-    assert stages.after == (before["prepare"],)
-    old = {before["stages"], before["train"], before["report"]}
-    assert not old & {*train.after, *report.after}
-    tiny.write('{ method = "naive" }', '{ method = "er" }', '{ method = "mas" }')
-    assert tiny.submit() == 0
-    assert before["stages"] in slurm.arrays[tiny.job("MAS")].after
-
-
 def test_what_a_job_waits_for_is_named_to_the_third(
     tiny: SuiteFolder, slurm: FakeSlurm, capsys
 ) -> None:

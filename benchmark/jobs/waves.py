@@ -90,19 +90,6 @@ class Plan:
             return []
         return [state for state in self.states if state.state == "failed"]
 
-    @cached_property
-    def _keys(self) -> set[str]:
-        """The ids of the runs and the keys of the stages that the suite has now."""
-        keys: set[str] = set()
-        for state in self.states:
-            keys |= {state.config.id, *state.planned}
-        return keys
-
-    def needs(self, job: Job) -> bool:
-        """Whether the suite needs what a job makes, even if it was edited after the job began."""
-        made = {unit.partition("-")[2] for unit in job.units}
-        return job.kind == "prepare" or not made.isdisjoint(self._keys)
-
     @property
     def waves(self) -> list[Wave]:
         """The waves of all missing work except the report, without empty ones."""

@@ -226,7 +226,7 @@ class Submission:
             self._code = copy_code(ROOT, CODE, self.plan.runs / "code")
             self._largest = commands.ask_largest_array()
             for job in jobs:
-                if job.is_under_way and self.plan.needs(job):
+                if job.is_under_way:
                     self._arrays[job.id.partition("_")[0]] = job.kind
             for wave in waves:
                 self._send_wave(wave)
