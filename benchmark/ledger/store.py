@@ -7,20 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from benchmark.ledger import records
 from benchmark.ledger.records import LineOfStage, RunLine, StageDone, find_last
-
-
-class NamedRun(Protocol):
-    """The parts of a run (`benchmark.settings.suite.RunConfig`) that its path depends on."""
-
-    @property
-    def suite(self) -> str: ...
-
-    @property
-    def id(self) -> str: ...
+from benchmark.settings.suite import RunConfig
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ class Store:
         """The measures of a start model before anything was trained."""
         return self.root / "starts" / f"{key}.jsonl"
 
-    def run_file(self, config: NamedRun) -> Path:
+    def run_file(self, config: RunConfig) -> Path:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 
     def scores_file(self, key: str) -> Path:
@@ -74,7 +64,7 @@ class Store:
         """The file that compares the model that a stage ended with to its ancestors."""
         return self.root / "similarity" / f"{key}.jsonl"
 
-    def heartbeat_file(self, config: NamedRun) -> Path:
+    def heartbeat_file(self, config: RunConfig) -> Path:
         """The file of the run's Heartbeat."""
         return self.run_file(config).with_suffix(".json")
 
@@ -85,7 +75,7 @@ class Store:
     def is_stage_done(self, key: str) -> bool:
         return find_last(self.read_stage(key), StageDone) is not None
 
-    def read_run(self, config: NamedRun) -> list[records.LineOfRun]:
+    def read_run(self, config: RunConfig) -> list[records.LineOfRun]:
         """The records of a run, an empty list if it has not started."""
         return self.read_run_file(self.run_file(config))
 
@@ -108,7 +98,7 @@ class Store:
             )
         return lines
 
-    def read_stage_keys(self, config: NamedRun) -> list[str]:
+    def read_stage_keys(self, config: RunConfig) -> list[str]:
         """The keys of a run's stages, an empty list if the run has not started."""
         line = find_last(self.read_run(config), RunLine)
         return line.stages if line else []
