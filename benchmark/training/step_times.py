@@ -118,14 +118,13 @@ def read_for_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
     if not path.exists():
         return ()
     table = _read(path, path.stat().st_mtime_ns)
-    recorded_values = structs.asdict(table.machine) | {"node": ""}
-    values = structs.asdict(machine) | {"node": ""}
-    for name, recorded in recorded_values.items():
-        if recorded != values[name]:
-            raise ConfigError(
-                f"{path} has step times of another machine, with {name} {recorded!r} and not "
-                f"{values[name]!r}: give --reference another file"
-            )
+    recorded = structs.replace(table.machine, node="")
+    here = structs.replace(machine, node="")
+    if recorded != here:
+        raise ConfigError(
+            f"{path} has step times of another machine, {recorded}, and this one is {here}: give "
+            "--reference another file"
+        )
     return table.rows
 
 
