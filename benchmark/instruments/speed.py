@@ -35,7 +35,7 @@ from benchmark.training.method import Build, LifelongMethod, Phase, get_state, s
 from benchmark.training.processes import World, join
 from benchmark.training.run import make_stream
 from benchmark.training.step import StageInputs, Stepper, make_stage, set_training
-from benchmark.training.step_times import RowTimes, StageTimes, find_naive, list_settings
+from benchmark.training.step_times import RowTimes, StageTimes, estimate_naive, list_settings
 from benchmark.training.stream import Stream
 
 TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
@@ -96,7 +96,9 @@ def measure(
             if key not in stages:
                 number = prepared.inputs.stage.index + 1
                 say(f"{config.row}, stage {number} of {len(config.domains)}")
-                stages[key] = prepared.measure(pairs, paces, find_naive(naive_rows, config))
+                of_naive = estimate_naive(naive_rows, config)
+                measured = [times for times in of_naive if not times.estimated]
+                stages[key] = prepared.measure(pairs, paces, measured)
             stage_costs, stage_times = stages[key]
             for cost in stage_costs:
                 costs.append(replace(cost, row=config.row))

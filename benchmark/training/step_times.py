@@ -175,32 +175,33 @@ def find_times(config: RunConfig, phases: Sequence[Collection[str]] = ()) -> Seq
         is_measured = is_same_method and has_all_stages and has_all_phases
         if is_measured and is_alike(row.settings, settings):
             return row.stages
-    naive = find_naive(rows, config)
-    is_estimated = config.method != "naive" or not naive
-    naive = naive or scale_nearest(rows, config)
+    naive = estimate_naive(rows, config)
     if not naive:
         raise ConfigError(
             f"budget.reference: {path} has no step times: measure them with "
             f"`run_all.py speed SUITE --reference {path}`"
         )
+    if config.method != "naive":
+        naive = [structs.replace(times, estimated=True) for times in naive]
     rest = len(config.domains) - len(naive)
     repeats = [naive[-1]] * rest  # as many stages as the run has
-    return [structs.replace(times, estimated=is_estimated) for times in (*naive, *repeats)]
+    return [*naive, *repeats]
 
 
-def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
-    """Naive's times of each stage at a run's settings, if Naive was not measured at them.
+def estimate_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
+    """Naive's times at a run's settings, of each stage that was measured.
 
-    They are its times at the nearest settings (fewest differ, then FLOPs differ least), scaled by
-    the ratio of FLOPs per step. If Naive was never measured, the first stage of another method
-    serves, because most methods equal Naive there: its phase `adapt`, or else its longest phase.
-    Returns an empty sequence if nothing was measured.
+    If Naive was not measured at them, the times are marked `estimated`. They are then its times at
+    the nearest settings (fewest differ, then FLOPs differ least), scaled by the ratio of FLOPs per
+    step. If Naive was never measured, the first stage of another method serves, because most
+    methods equal Naive there: its phase `adapt`, or else its longest phase. Returns an empty
+    sequence if nothing was measured.
     """
     settings = _select_settings_of_naive(list_settings(config))
 
     def measure_distance(row: RowTimes) -> tuple[bool, int, float]:
         measured = _select_settings_of_naive(row.settings)
-        differing = sum(measured.get(key) != value for key, value in settings.items())
+        differing = sum(not is_alike(measured, {key: value}) for key, value in settings.items())
         distance = abs(math.log(compare_flops(settings, measured)))
         return row.method != "naive", differing, distance
 
@@ -208,11 +209,13 @@ def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[Stage
     if not usable:
         return ()
     row = min(usable, key=measure_distance)
-    scale = compare_flops(settings, row.settings)
+    is_other_method, differing, _ = measure_distance(row)
+    is_estimated = is_other_method or differing > 0
+    scale = compare_flops(settings, row.settings)  # 1 if Naive was measured at these settings
     estimates = []
     for times in row.stages if row.method == "naive" else row.stages[:1]:
         seconds = times.phases.get("adapt", max(times.phases.values(), default=0.0))
-        estimates.append(StageTimes(times.set_up, {"adapt": scale * seconds}))
+        estimates.append(StageTimes(times.set_up, {"adapt": scale * seconds}, is_estimated))
     return estimates
 
 
@@ -228,21 +231,6 @@ def compare_flops(settings: dict[str, Any], measured: dict[str, Any]) -> float:
         return tokens * count_parameters(size, values["tokenizer.vocabulary"])
 
     return multiply(settings) / multiply(measured)
-
-
-def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
-    """Naive's measured times at a run's settings, for as many stages as were measured.
-
-    Returns an empty sequence if Naive was not measured at these settings.
-    """
-    settings = _select_settings_of_naive(list_settings(config))
-    for row in rows:
-        if row.method != "naive":
-            continue
-        is_usable = all("adapt" in times.phases for times in row.stages)
-        if is_usable and is_alike(_select_settings_of_naive(row.settings), settings):
-            return row.stages
-    return ()
 
 
 def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
