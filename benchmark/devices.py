@@ -100,20 +100,9 @@ def computes_in_bf16(device: torch.device, width: int = BASE_WIDTH) -> bool:
 
     Some CPUs are slower with these instructions, so on a CPU a matrix product is timed.
     """
-    gain = find_bf16_gain(device, width)
-    if gain is None:
-        return has_bf16(device)
-    return gain >= WORTHWHILE
-
-
-def find_bf16_gain(device: torch.device, width: int) -> float | None:
-    """How many times as fast as in fp32 a CPU with bf16 instructions multiplies matrices in bf16.
-
-    Returns None for any other device, because nothing is timed there.
-    """
-    if device.type == "cpu" and has_bf16(device):
-        return measure_bf16_gain(width)
-    return None
+    if device.type == "cpu":
+        return has_bf16(device) and measure_bf16_gain(width) >= WORTHWHILE
+    return has_bf16(device)
 
 
 def has_bf16(device: torch.device) -> bool:

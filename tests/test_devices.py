@@ -216,8 +216,6 @@ def test_auto_is_what_the_machine_computes_in(
     assert devices.choose_precision("auto", devices.CPU) == precision
     assert devices.choose_precision("fp32", devices.CPU) == "fp32"
     assert devices.choose_precision("bf16", devices.CPU) == "bf16"
-    is_timed = allowed and bool(able.get("amx_bf16") or able.get("avx512_bf16"))
-    assert devices.find_bf16_gain(devices.CPU, 96) == (gain if is_timed else None)
 
 
 def test_processes_share_the_devices_in_turns(monkeypatch) -> None:

@@ -20,7 +20,6 @@ from benchmark.models import load
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
-from benchmark.training import processes
 from benchmark.training.learner import measure_elapsed
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.run import Run
@@ -43,8 +42,6 @@ def move(monkeypatch: pytest.MonkeyPatch):
     def go(auto: str) -> None:
         monkeypatch.setattr(devices, "computes_in_bf16", lambda device, width: auto == "bf16")
         monkeypatch.setattr(devices, "gains_from_fp16", lambda device: auto == "fp16")
-        gain = 2.0 if auto == "bf16" else None
-        monkeypatch.setattr(processes, "find_bf16_gain", lambda device, width: gain)
 
     return go
 
@@ -102,7 +99,6 @@ def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(tiny: TinyRuns,
     other = tiny.make_run(seeded(make_tiny_config("er", precision="auto"), 4), "shared")
     other.train(last_stage=1)
     assert precisions(other) == ["bf16", "bf16"]
-    assert lines_of(other, 0, "stage")[0]["provenance"]["bf16_gain"] == 2.0
 
 
 def seeded(config: RunConfig, seed: int) -> RunConfig:

@@ -123,8 +123,6 @@ class Provenance(Struct, omit_defaults=True):
     packages: dict[str, str]  # versions
     hardware: Hardware
     precision: str
-    # by which precision = "auto" decided, see `benchmark.devices.find_bf16_gain`
-    bf16_gain: float | None = None
 
 
 class StageBudget(Struct, omit_defaults=True):

@@ -29,13 +29,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmark.devices import choose_device, find_bf16_gain, name_device, synchronize
+from benchmark.devices import choose_device, name_device, synchronize
 from benchmark.errors import UserError
 from benchmark.files import hash_sources, replace_folder
 from benchmark.interpreters import standing_in_code
 from benchmark.ledger.records import Hardware, Provenance
 from benchmark.settings.names import ROOT
-from benchmark.settings.suite import RunConfig
 
 T = TypeVar("T")
 
@@ -209,14 +208,11 @@ PACKAGES = (
 )
 
 
-def describe_provenance(world: World, config: RunConfig, precision: str) -> Provenance:
+def describe_provenance(world: World, precision: str) -> Provenance:
     """The code, the packages and the machine with which this process trains a stage.
 
     `precision` is the one that the run decided.
     """
-    bf16_gain = None
-    if config.training.precision == "auto":
-        bf16_gain = find_bf16_gain(world.device, config.model.ladder[-1].hidden_size)
     return Provenance(
         code=join_version(hash_benchmark()),
         packages={
@@ -225,7 +221,6 @@ def describe_provenance(world: World, config: RunConfig, precision: str) -> Prov
         },
         hardware=world.describe_hardware(),
         precision=precision,
-        bf16_gain=bf16_gain,
     )
 
 

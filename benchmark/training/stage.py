@@ -315,7 +315,7 @@ class StageRun:
             hidden_size=model.hidden_size,
             phases=[asdict(phase) for phase in phases],
             budget=StageBudget(self.clock.unit.name, self.clock.limit, self.times.estimated),
-            provenance=describe_provenance(self.world, self.run.config, self.training.precision),
+            provenance=describe_provenance(self.world, self.training.precision),
             data=stream.describe(),
             texts=stream.validation_keys,
             method=self.inputs.config.method,
