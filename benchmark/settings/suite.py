@@ -541,13 +541,9 @@ class RunConfig(Settings):
         later = [name for name in self.tokenizer.domains or names if name != first]
         if self.model.start or self.tokenizer.folder or not later:
             return ""
-        if len(later) < 7:
-            listed = ", ".join(later)
-        else:
-            listed = f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
         return (
-            f"The tokenizer is trained on {listed} too, which no model has met before their "
-            f'stage; on the first alone: tokenizer.domains = ["{first}"].'
+            f"The tokenizer is trained on later domains too ({len(later)}), which no model has met "
+            f'before their stage; on the first alone: tokenizer.domains = ["{first}"].'
         )
 
     def describe_expected_passes(self, tokens: Sequence[int]) -> str:
