@@ -20,28 +20,17 @@ from tests.support import synthetic
 ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {})]
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("reprot", "did you mean report?"),
-        ("demo", "did you mean run demo?"),
-        ("mine.toml", "did you mean run mine.toml?"),
-        ("zzz", "--help"),
-    ],
-)
-def test_a_word_that_is_no_command_runs_nothing(word: str, hint: str, monkeypatch, capsys) -> None:
-    """Oracle: exit status 2 (a user can fix it), one line with the word and the cure, and no
+def test_a_word_that_is_no_command_runs_nothing(monkeypatch, capsys) -> None:
+    """Oracle: exit status 2 (a user can fix it), a message with the word and all commands, and no
     command is called.
     """
     monkeypatch.setattr(
         run_all, "COMMANDS", dict.fromkeys(run_all.COMMANDS, lambda options: pytest.fail("it ran"))
     )
     with pytest.raises(SystemExit, match="2"):
-        run_all.main([word])
+        run_all.main(["reprot"])
     said = capsys.readouterr().err
-    assert (
-        said.startswith(f"error: no command {word!r}: ") and hint in said and said.count("\n") == 1
-    )
+    assert "'reprot'" in said and all(name in said for name in run_all.COMMANDS)
 
 
 def test_an_error_names_the_command_as_it_is_called(capsys) -> None:

@@ -6,15 +6,13 @@ run_all.py says what they do. No torch here.
 from __future__ import annotations
 
 import argparse
-import difflib
-import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from benchmark import __version__
-from benchmark.settings.names import list_executor_names, list_suite_names
+from benchmark.settings.names import list_executor_names
 
 # what `list` lists
 LISTS = ("methods", "suites", "studies", "tables", "architectures", "optimizers")
@@ -344,44 +342,34 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
     `description` is the project's. If no command is to be called, it prints the help, the version
     or what is wrong, then raises SystemExit.
     """
-    name, *words = arguments
-    if name == "--version":
-        print("lifelong-pretraining-benchmark", __version__)
-        raise SystemExit(0)
-    if name in ("-h", "--help"):
-        print(f"usage: run_all.py COMMAND ...\n\n{description.strip()}")
-        for purpose, commands in COMMANDS.items():
-            print(f"\n{purpose}")
-            for example, (help, _) in commands.items():
-                print(f"  {example:42}{help}")
-        raise SystemExit(0)
     by_name: dict[str, tuple[str, str, Sequence[str]]] = {}
-    for commands in COMMANDS.values():
-        for example, (help, options) in commands.items():
-            by_name[example.split()[0]] = (example, help, options)
-    if name not in by_name:
-        print(f"error: {describe_unknown_command(name, list(by_name))}", file=sys.stderr)
-        raise SystemExit(2)
-    example, help, options = by_name[name]
+    lines = [description.strip()]
+    for purpose, commands in COMMANDS.items():
+        lines += ["", purpose]
+        for example, (help, names) in commands.items():
+            lines.append(f"  {example:42}{help}")
+            by_name[example.split()[0]] = (example, help, names)
+    parser = argparse.ArgumentParser(
+        "run_all.py",
+        usage="run_all.py COMMAND ...",
+        description="\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    version = f"lifelong-pretraining-benchmark {__version__}"
+    parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
+    parser.add_argument("command", choices=by_name, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments[:1])
+    # no subparsers, because they would add the options of all commands before --help is printed
+    example, help, names = by_name[options.command]
     epilog = f"example: python run_all.py {example}"
-    parser = argparse.ArgumentParser(f"run_all.py {name}", description=help, epilog=epilog)
-    for option in options:
-        parser.add_argument(option.split()[0], **OPTIONS[option])
-    return parser.parse_args(words, argparse.Namespace(command=name))
-
-
-def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
-    """The error message for a word that is no command.
-
-    It only suggests what may be meant, so a typing error runs nothing.
-    """
-    near = difflib.get_close_matches(word, commands, n=1)
-    if word in list_suite_names() or word.endswith(".toml"):
-        suggestion = f"run {word}"
-    else:
-        suggestion = near[0] if near else ""
-    hint = f"did you mean {suggestion}?" if suggestion else "`python run_all.py --help` shows all"
-    return f"no command {word[:80]!r}: {hint}"
+    parser = argparse.ArgumentParser(
+        f"run_all.py {options.command}", description=help, epilog=epilog
+    )
+    for name in names:
+        parser.add_argument(name.split()[0], **OPTIONS[name])
+    return parser.parse_args(arguments[1:], options)
 
 
 def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
