@@ -1,4 +1,4 @@
-"""The catalogue of tables and figures: an entry is a file of `paper_tables/`, or of a study.
+"""The catalogue of tables and figures: an entry is a file of `paper_tables/`.
 
 Entries import pandas and matplotlib, which takes seconds, so they are loaded only when needed.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
+import importlib
 import re
-import shlex
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,48 +41,28 @@ def list_printed_blocks() -> frozenset[str]:
     return frozenset(value.block for path in paths for value in read_printed(path))
 
 
-def load(name: str, study: Path | None = None) -> Exhibit:
+def load(name: str) -> Exhibit:
     """Load a table or figure by name, with the paper's numbers.
 
-    `study` may be a study's folder with exhibits of its own. Raises ConfigError for an unknown
-    name.
+    Raises ConfigError for an unknown name.
     """
     from analysis.exhibits import read_printed
 
-    spec = importlib.util.spec_from_file_location(name, find_file(name, study))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look for their types
-    spec.loader.exec_module(module)
+    file = find_file(name)
+    module = importlib.import_module(f"{FOLDER.name}.{file.stem}")
     exhibit: Exhibit = module.EXHIBIT
     printed = read_printed(FOLDER / "printed" / f"{name}.csv")
     return dataclasses.replace(exhibit, name=name, printed=printed)
 
 
-def find_file(name: str, study: Path | None) -> Path:
-    """Find the file of an exhibit, or raise ConfigError if neither project nor study has it."""
+def find_file(name: str) -> Path:
+    """Find the file of an exhibit, or raise ConfigError if there is none."""
     if name in list_exhibits():
         return FOLDER / f"{name}.py"
-    if study and name.isidentifier() and (study / f"{name}.py").is_file():
-        return study / f"{name}.py"
     names = ", ".join(difflib.get_close_matches(name, list_exhibits(), cutoff=0.0))
     raise ConfigError(
         f"no table or figure {name!r}: choose from the files of {FOLDER}, such as {names}"
     )
-
-
-def find_study_folder(suite: Suite) -> Path | None:
-    """The folder of a suite's file, relative to the working directory or to the project.
-
-    None if the suite was not called by a file, or if there is no such folder.
-    """
-    file = Path(shlex.split(suite.command_arguments)[0])
-    if file.suffix != ".toml":
-        return None
-    for folder in (file.parent, ROOT / file.parent):
-        if folder.is_dir():
-            return folder
-    return None
 
 
 @dataclass(frozen=True)
@@ -119,6 +97,6 @@ def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     """
     measures = []
     for name in suite.tables:
-        text = find_file(name, find_study_folder(suite)).read_text(encoding="utf-8")
+        text = find_file(name).read_text(encoding="utf-8")
         measures += re.findall(r'^MEASURE = "(\w+)"', text, re.MULTILINE)
     return tuple(map(ModelMeasure, dict.fromkeys(measures)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 import methods
-from analysis.catalogue import find_study_folder, list_printed_blocks, load
+from analysis.catalogue import list_printed_blocks, load
 from benchmark.downstream.tasks import find_example_keys, select_scores
 from benchmark.downstream.zero_shot import select_zero_shot_scores
 from benchmark.ledger.ledger import Ledger, name_further_seeds
@@ -36,9 +36,9 @@ def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = Fals
     """
     from analysis.page import render
 
-    tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
+    tables = dict.fromkeys(table for suite, _ in suites for table in suite.tables)
     study = load_study(suites, runs)
-    exhibits = [load(name, folder) for name, folder in tables.items()]
+    exhibits = [load(name) for name in tables]
     missing = say_what_is_missing(study)
     if missing:
         print(f"! {missing}")
