@@ -128,36 +128,6 @@ def _compute_tail(t: Floats, freedom: Floats | int) -> Floats:
     return np.where(np.isnan(t), 1.0, scipy.special.stdtr(freedom, -t))
 
 
-def compute_two_sided_p(changes: Floats, shared: float = 0.0) -> float:
-    """The p-value of "the mean of `changes` (seeds,) is not 0"."""
-    above, below = compute_one_sided_p(changes, shared)
-    return min(1.0, 2 * float(min(above, below)))
-
-
-def compute_sameness_p(changes: Floats, bound: float, shared: float = 0.0) -> float:
-    """The p-value of "the mean of `changes` (seeds,) lies within plus or minus `bound`".
-
-    It is the larger p-value of two one-sided tests (Schuirmann 1987).
-    """
-    above, _ = compute_one_sided_p(changes + bound, shared)
-    _, below = compute_one_sided_p(changes - bound, shared)
-    return float(max(above, below))
-
-
-def name_change(mean: float, p: float, p_of_sameness: float, within: str) -> str:
-    """The verdict on a change: lower, higher, within some bound, or not decided.
-
-    `p` is the p-value of a difference, `p_of_sameness` that of a change within the bound. Both may
-    be corrected. `within` names the bound, such as "3%". If both are significant, the verdict is
-    lower or higher.
-    """
-    if p <= ERRORS:
-        return "lower" if mean < 0 else "higher"
-    if p_of_sameness <= ERRORS:
-        return f"within {within}"
-    return "not decided"
-
-
 def compute_p_above(t: Floats, seeds: int) -> Floats:
     """The p-value of "the mean is above 0" for a t statistic of this many seeds.
 

@@ -95,7 +95,7 @@ def test_an_interval_and_its_p_have_one_standard_error(shared):
     for _ in range(500):
         changes = rng.normal(0.0, 1.0, 6) + rng.normal(0.0, 1.5)
         low, high = inference.compute_interval(changes, shared)
-        p = inference.compute_two_sided_p(changes, shared)
+        p = 2 * float(min(inference.compute_one_sided_p(changes, shared)))
         assert (low <= 0 <= high) == (p > inference.ERRORS)
         decided += p <= inference.ERRORS
     assert 50 < decided < 450
@@ -113,20 +113,6 @@ def test_rows_that_are_equal_over_texts_differ_in_five_percent():
         above, below = inference.compute_one_sided_p(draws, shared)
         shares.append(np.mean(2 * np.minimum(above, below) <= inference.ERRORS))
     assert shares[0] < 0.06 and shares[1] > 0.25
-
-
-def test_verdicts_on_changes():
-    """Oracle: scipy's two one-sided t tests. By hand: a significant small change is "higher"."""
-    changes = np.array([0.011, -0.004, 0.006, 0.002, -0.008, 0.009])
-    greater = scipy.stats.ttest_1samp(changes, -0.03, alternative="greater").pvalue
-    less = scipy.stats.ttest_1samp(changes, 0.03, alternative="less").pvalue
-    floor = 0.25**6
-    assert inference.compute_sameness_p(changes, 0.03) == pytest.approx(max(greater, less, floor))
-    assert inference.compute_sameness_p(changes, 0.03, shared=1e-3) > inference.ERRORS
-    assert inference.name_change(-0.2, 0.01, 1.0, "3%") == "lower"
-    assert inference.name_change(0.01, 0.01, 0.01, "3%") == "higher"
-    assert inference.name_change(0.01, 0.3, 0.01, "3%") == "within 3%"
-    assert inference.name_change(0.01, 0.3, 0.06, "3%") == "not decided"
 
 
 def test_documents_of_one_source_count_as_one():

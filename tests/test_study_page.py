@@ -101,6 +101,23 @@ def test_the_maps_comparisons() -> None:
     assert lines[1][6] == f"{tests[1].pvalue:.2g}" and len(lines) == 2
 
 
+def test_verdicts_on_changes() -> None:
+    """Oracle: scipy's two one-sided t tests. By hand: a significant small change is "higher"."""
+    script = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "compare_rows.py"))
+    compute_sameness_p = script["compute_sameness_p"]
+    name_change = script["name_change"]
+    changes = np.array([0.011, -0.004, 0.006, 0.002, -0.008, 0.009])
+    greater = stats.ttest_1samp(changes, -0.03, alternative="greater").pvalue
+    less = stats.ttest_1samp(changes, 0.03, alternative="less").pvalue
+    floor = 0.25**6
+    assert compute_sameness_p(changes, 0.03) == pytest.approx(max(greater, less, floor))
+    assert compute_sameness_p(changes, 0.03, shared=1e-3) > 0.05
+    assert name_change(-0.2, 0.01, 1.0, "3%") == "lower"
+    assert name_change(0.01, 0.01, 0.01, "3%") == "higher"
+    assert name_change(0.01, 0.3, 0.01, "3%") == "within 3%"
+    assert name_change(0.01, 0.3, 0.06, "3%") == "not decided"
+
+
 def correlate_orders(some: dict[str, float], others: dict[str, float]) -> float:
     """Kendall's tau of the methods by two sets of values."""
     rows = [row for row in some if row != "Unigram distributions"]

@@ -23,13 +23,8 @@ import pandas as pd
 from msgspec import structs
 
 import run_all
-from analysis.inference import (
-    compute_interval,
-    compute_sameness_p,
-    compute_two_sided_p,
-    correct_by_holm,
-    name_change,
-)
+from analysis.inference import ERRORS, compute_interval, compute_one_sided_p, correct_by_holm
+from analysis.metrics import Floats
 from analysis.study import Study
 from benchmark.ledger.archive import Archives, lay_out, read_archives
 from benchmark.ledger.runs import RunRecords
@@ -159,6 +154,36 @@ def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study])
         verdict = name_change(change.mean, p, p_same, f"{WITHIN:.0%}")
         line += [f"{p:.2g}", verdict]
     return lines
+
+
+def compute_two_sided_p(changes: Floats, shared: float = 0.0) -> float:
+    """The p-value of "the mean of `changes` (seeds,) is not 0"."""
+    above, below = compute_one_sided_p(changes, shared)
+    return min(1.0, 2 * float(min(above, below)))
+
+
+def compute_sameness_p(changes: Floats, bound: float, shared: float = 0.0) -> float:
+    """The p-value of "the mean of `changes` (seeds,) lies within plus or minus `bound`".
+
+    It is the larger p-value of two one-sided tests (Schuirmann 1987).
+    """
+    above, _ = compute_one_sided_p(changes + bound, shared)
+    _, below = compute_one_sided_p(changes - bound, shared)
+    return float(max(above, below))
+
+
+def name_change(mean: float, p: float, p_of_sameness: float, within: str) -> str:
+    """The verdict on a change: lower, higher, within some bound, or not decided.
+
+    `p` is the p-value of a difference, `p_of_sameness` that of a change within the bound. Both may
+    be corrected. `within` names the bound, such as "3%". If both are significant, the verdict is
+    lower or higher.
+    """
+    if p <= ERRORS:
+        return "lower" if mean < 0 else "higher"
+    if p_of_sameness <= ERRORS:
+        return f"within {within}"
+    return "not decided"
 
 
 def open_suites(archives: Archives, suites: Iterable[str]) -> dict[str, Study]:
