@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -21,15 +20,13 @@ from markupsafe import Markup, escape
 from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, describe_growth, to_files
 from analysis.figures import CLEAR, COLOURS, FigureExhibit, Picture, assign_colours, shorten_number
-from analysis.inference import show_mean
-from analysis.metrics import AP, PERPLEXITIES
+from analysis.metrics import PERPLEXITIES
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.files import replace_file
 from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
-GROWN = 1.05  # growth multiplies the parameters by at least this: prompts and adapters add less
 TablePair = tuple[Table, Table]  # a table, and the same one with the paper's numbers in it
 BESIDE = (
     "In brackets: what the paper prints for the same row and stage, on its own domains and "
@@ -108,7 +105,7 @@ def _pack_library() -> str:
 
 
 def summarize(part: Study) -> list[str]:
-    """The result in three sentences: the best row, what growth gained, what was forgotten.
+    """The result in two sentences: the best row, and what was forgotten.
 
     They are about rows that spend the budget stage by stage, have ended, and are on the texts that
     most rows have.
@@ -131,7 +128,6 @@ def summarize(part: Study) -> list[str]:
         lines = [f"Best: none. {best} has {lowest}, and counting tokens predicts at least as well."]
     else:
         lines = [f"Best: {best} has {lowest}."]
-    lines += _describe_gain(part, ends, ap)
     if len(ap_plus) > 1:
         least = " and ".join(ap_plus.index[ap_plus == ap_plus.min()])
         lines.append(
@@ -140,37 +136,6 @@ def summarize(part: Study) -> list[str]:
             f"{shorten_number(ap_plus.max())}."
         )
     return lines
-
-
-def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
-    """A sentence on what growth gained, none if there are no two rows to compare.
-
-    It compares the best row that grows with the best row that begins as small and stays small,
-    paired by seed. `ends` are the evaluations after the last stage, `ap` their means by row.
-    """
-    sizes = part.stages.groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
-    grows = sizes["max"] > GROWN * sizes["min"]
-    if not grows.any():
-        return []
-    row = ap[grows].idxmin()
-    is_small = sizes["max"] < GROWN * sizes["min"][row]
-    stays = ap[~grows & is_small]
-    if stays.empty:
-        return []
-    small = stays.idxmin()
-    table = ends.pivot_table(index="seed", columns="row", values="ap")
-    pairs = table[[row, small]].dropna()
-    ratios = np.log(pairs[row] / pairs[small]).to_numpy()
-    if not len(ratios):
-        return []
-    last = len(part.runs[0].domains) - 1
-    shared = part.compute_text_variance(part.suite, row, small, last)
-    change, interval = show_mean(ratios, AP.show, shared)
-    within = f" (95% interval {interval})" if interval else ""
-    return [
-        f"Growth changes the final AP by {change}{within}: {row}, the best row that grows, "
-        f"compared with {small}, the best that stays small."
-    ]
 
 
 def _mark_code(text: str) -> Markup:
