@@ -335,29 +335,38 @@ class Study:
         """Rows whose perplexities are marked in no table: references, and those on other texts."""
         return self.references | self.apart
 
-    def compute_text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
+    def compute_text_variance(self, row: str, other: str, stage: int) -> float:
         """The variance of the log ratio of two rows' AP due to the choice of validation documents.
 
         The ratio is after a stage, as a mean over the seeds that both rows have. 0 if no losses by
-        document are recorded.
+        document are recorded. The study is of a single suite.
         """
-        losses = self._collect_losses(suite, row, stage)
-        other_losses = self._collect_losses(suite, other, stage)
-        seeds = losses.keys() & other_losses.keys()
+        ends = self._find_ends(row, stage)
+        other_ends = self._find_ends(other, stage)
+        seeds = ends.keys() & other_ends.keys()
         parts_of_texts = defaultdict[str, list[Floats]](list)
         tokens: dict[str, Floats] = {}
-        sources_of_texts = self._find_sources(suite, row, stage)
+        sources_of_texts: dict[str, Sequence[int]] = {}
         for seed in seeds:
-            texts = losses[seed]
-            for text, documents in texts.items():
-                change = documents[:, 1] - other_losses[seed][text][:, 1]
+            run, end = ends[seed]
+            _, other_end = other_ends[seed]
+            data = find_header(run.stages[stage]).data
+            domains = run.domains[: stage + 1]
+            for domain in domains:
+                documents = np.array(end.documents[domain.name], float)
+                other_documents = np.array(other_end.documents[domain.name], float)
+                change = documents[:, 1] - other_documents[:, 1]
                 # the log ratio is a mean over seeds and, as log AP is, over texts
-                parts_of_texts[text].append(change / len(seeds) / len(texts))
-                tokens[text] = documents[:, 0]
+                part = change / len(seeds) / len(domains)
+                parts_of_texts[domain.name].append(part)
+                tokens[domain.name] = documents[:, 0]
+                # of each document, if documents share sources
+                sources = data.get(domain.name, {}).get("valid_sources")
+                sources_of_texts[domain.name] = sources or ()
         variances = []
         for text, parts in parts_of_texts.items():
             change = np.sum(parts, axis=0)
-            sources = sources_of_texts.get(text, ())[: len(change)]
+            sources = sources_of_texts[text][: len(change)]
             is_known = len(sources) == len(change)
             variance = estimate_document_variance(
                 change, tokens[text], sources if is_known else None
@@ -365,29 +374,18 @@ class Study:
             variances.append(variance)
         return sum(variances)
 
-    def _find_sources(self, suite: str, row: str, stage: int) -> dict[str, list[int]]:
-        """By text, the number of each validation document's source, if documents share sources."""
-        for run in self.list_runs(suite):
-            if make_slug(run.row) == make_slug(row) and run.finished > stage:
-                data = find_header(run.stages[stage]).data
-                known = {name: info.get("valid_sources") for name, info in data.items()}
-                return {name: sources for name, sources in known.items() if sources}
-        return {}
+    def _find_ends(self, row: str, stage: int) -> dict[int, tuple[RunRecords, EvaluationLine]]:
+        """By seed of a row, its run and the end of a stage, if the losses of documents are there.
 
-    def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
-        """By seed of a row and by text, the tokens and nats of each document, shape (documents, 2).
-
-        The texts are the domains learned up to the stage.
+        The line of the end has these losses.
         """
-        losses = {}
-        for run in self.list_runs(suite):
-            end = None
+        ends = {}
+        for run in self.runs:
             if make_slug(run.row) == make_slug(row) and run.finished > stage:
                 end = find_last(run.stages[stage], EvaluationLine)
-            if end and end.documents:
-                names = [domain.name for domain in run.domains[: stage + 1]]
-                losses[run.seed] = {name: np.array(end.documents[name], float) for name in names}
-        return losses
+                if end and end.documents:
+                    ends[run.seed] = (run, end)
+        return ends
 
     @cached_property
     def stage_titles(self) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from typing import Literal, NamedTuple, cast
 
@@ -295,7 +295,7 @@ class Measurements:
 def collect_measurements(part: Study) -> Measurements:
     """All numbers of a suite's runs, but no perplexities on other texts than most rows have."""
     numbers = Measurements(part.stage_titles, part.tasks)
-    numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
+    numbers.compute_text_variance = part.compute_text_variance
     ends = part.ends[~part.ends["row"].isin(part.apart)]
     for metric in PERPLEXITIES:
         first_stage = 1 if metric is AP_PLUS else 0  # AP⁺ begins with the second stage

@@ -243,7 +243,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     rng, count = np.random.default_rng(2), 50
     synthetic.write(tmp_path, "demo", seeds=3)
     study = Study("demo", load_runs(tmp_path, "demo"))
-    assert study.compute_text_variance("demo", "ELLE", "ER", 1) == 0.0
+    assert study.compute_text_variance("ELLE", "ER", 1) == 0.0
     tokens, losses = rng.integers(20, 90, (2, count)), {}
     for run in study.runs:
         domains = [domain.name for domain in run.domains]
@@ -260,7 +260,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     drawn = rng.integers(0, count, (20_000, 2, count))
     of = np.take_along_axis
     ratios = (of(changes[None], drawn, 2).sum(2) / of(tokens[None], drawn, 2).sum(2)).mean(1)
-    variance = study.compute_text_variance("demo", "ELLE", "ER", 1)
+    variance = study.compute_text_variance("ELLE", "ER", 1)
     assert variance == pytest.approx(ratios.var(), rel=0.1)
     [comparison] = compare(
         Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study)
@@ -273,7 +273,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
         data = {name: {"valid_sources": sources} for name in domains[:2]}
         run.stages[1][0] = structs.replace(head, data=data)
     pairs = [(changes[i] / 2, tokens[i].astype(float)) for i in range(2)]
-    assert study.compute_text_variance("demo", "ELLE", "ER", 1) == pytest.approx(
+    assert study.compute_text_variance("ELLE", "ER", 1) == pytest.approx(
         sum(estimate_document_variance(nats, sizes, sources) for nats, sizes in pairs)
     )
 

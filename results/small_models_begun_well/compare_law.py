@@ -54,9 +54,7 @@ def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Ratio]]:
         both = [np.log(values[seed] / large[seed]) for seed in values.keys() & large.keys()]
         if method != LARGE and both:
             place = f"from {cell[0]:g}k, {cell[1]} tokens"
-            shared = study.compute_text_variance(
-                suite, f"{method}, {place}", f"{LARGE}, {place}", last
-            )
+            shared = study.compute_text_variance(f"{method}, {place}", f"{LARGE}, {place}", last)
             ratios.setdefault(method, {})[cell] = Ratio(np.array(both), shared)
     return ratios
 

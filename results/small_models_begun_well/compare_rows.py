@@ -124,7 +124,7 @@ def compare(study: Study, first: str, second: str) -> Change | None:
     if len(both) < 2:
         return None
     ratios = np.log((both[first] / both[second]).to_numpy())
-    shared = study.compute_text_variance(study.suites[0], first, second, last)
+    shared = study.compute_text_variance(first, second, last)
     mean, low, high = np.expm1([ratios.mean(), *compute_interval(ratios, shared)])
     suite = study.suites[0]
     return Change(suite=suite, ap=both, ratios=ratios, shared=shared, mean=mean, low=low, high=high)
