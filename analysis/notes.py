@@ -82,8 +82,8 @@ def warn_of_baselines(study: Study) -> list[str]:
     """Baselines without a model that score at least as high as rows' final models, by task."""
 
     def warn(part: Study) -> Iterator[str]:
-        last = part.scores["stage"] == len(part.runs[0].domains) - 1
-        final = part.scores[last & part.scores["headline"]]
+        is_last = part.scores["stage"] == part.last_stage
+        final = part.scores[is_last & part.scores["headline"]]
         if final.empty:
             return
         seeds = average_by_domain(final, ["row", "seed"])

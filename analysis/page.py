@@ -110,9 +110,8 @@ def summarize(part: Study) -> list[str]:
     They are about rows that spend the budget stage by stage, have ended, and are on the texts that
     most rows have.
     """
-    last = len(part.runs[0].domains) - 1
     excluded = part.never_best | part.pooled
-    is_last = part.ends["stage"] == last
+    is_last = part.ends["stage"] == part.last_stage
     ends = part.ends[is_last & ~part.ends["row"].isin(excluded)]
     if ends.empty:
         return []
@@ -122,7 +121,7 @@ def summarize(part: Study) -> list[str]:
     best = str(ap.idxmin())
     average = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
     scope = ", of the rows that spend the budget stage by stage" if part.pooled else ""
-    title = part.stage_titles[last]
+    title = part.stage_titles[part.last_stage]
     lowest = f"the lowest AP after {title}, {shorten_number(ap[best])} ({average}){scope}"
     if best in set(part.above_unigram["row"]):
         lines = [f"Best: none. {best} has {lowest}, and counting tokens predicts at least as well."]

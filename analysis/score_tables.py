@@ -74,17 +74,16 @@ class ScoreTable(TableExhibit):
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
         """The blocks of a suite: heading, and the lines in it."""
-        last = len(part.runs[0].domains) - 1
-        lines = [_make_line(part, row, last, row) for row in part.ranked_rows]
+        lines = [_make_line(part, row, part.last_stage, row) for row in part.ranked_rows]
         if part.suite not in self.only:
             lines += _collect_baselines(part)
         blocks = [(self.choose_heading(part), lines)]
-        is_final = part.probes["stage"] == last
+        is_final = part.probes["stage"] == part.last_stage
         final_probes = part.probes[is_final & part.probes["headline"]]
         if len(final_probes):
             probes = []
             for row in part.ranked_rows:
-                means = _average_seeds(part.probes, row, last)
+                means = _average_seeds(part.probes, row, part.last_stage)
                 probes.append(ScoredRow(f"{row}, linear probe", means))
             blocks.append((PROBES, probes))
         return blocks
@@ -232,8 +231,7 @@ def _choose_metric(line: ZeroShotLine) -> str:
 
 def _find_final_scores(part: Study) -> pd.DataFrame:
     """The scores of the models after the last stage."""
-    last = len(part.runs[0].domains) - 1
-    return part.scores[part.scores["stage"] == last]
+    return part.scores[part.scores["stage"] == part.last_stage]
 
 
 def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:

@@ -205,8 +205,7 @@ class Study:
 
         The study is of a single suite.
         """
-        last = len(self.runs[0].domains) - 1
-        is_last = self.scores["stage"] == last
+        is_last = self.scores["stage"] == self.last_stage
         final = self.scores[is_last & self.scores["headline"]]
         windows = {score.window for run in self.runs for stage in run.scores for score in stage}
         is_of_task = self.baselines["task_key"].isin(set(final["task_key"]))
@@ -232,9 +231,8 @@ class Study:
         `cores` is the share of its cores that a run had in its last stage, NaN if that is unknown.
         `timed` says whether wall times of that stage compare, because it had ENOUGH_CORES.
         """
-        last = len(self.runs[0].domains) - 1
-        runs = self.ends.loc[self.ends["stage"] == last, "run"]
-        last_stages = self.stages[self.stages["stage"] == last]
+        runs = self.ends.loc[self.ends["stage"] == self.last_stage, "run"]
+        last_stages = self.stages[self.stages["stage"] == self.last_stage]
         shares = last_stages.set_index("run")["cores"]
         evaluations = self.evaluations[self.evaluations["run"].isin(runs)]
         cores = evaluations["run"].map(shares).astype(float)
@@ -284,6 +282,11 @@ class Study:
     def suite(self) -> str:
         """The name of the suite, if the study has a single one."""
         return self.runs[0].suite
+
+    @property
+    def last_stage(self) -> int:
+        """The last stage of the suite, if the study has a single one."""
+        return len(self.runs[0].domains) - 1
 
     @cached_property
     def parts(self) -> list[Study]:
