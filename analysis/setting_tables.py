@@ -37,14 +37,14 @@ def _format_power(value: float) -> str:
 Show = Callable[[float], str]
 PROPERTIES: Mapping[str, tuple[str, Show]] = {
     "parameters": ("Parameters", _format_count),
-    "layers": ("Layers", lambda value: f"{value:.0f}"),
-    "hidden size": ("Hidden", lambda value: f"{value:.0f}"),
-    "heads": ("Heads", lambda value: f"{value:.0f}"),
-    "feed-forward size": ("FFN", lambda value: f"{value:.0f}"),
+    "layers": ("Layers", "{:.0f}".format),
+    "hidden size": ("Hidden", "{:.0f}".format),
+    "heads": ("Heads", "{:.0f}".format),
+    "feed-forward size": ("FFN", "{:.0f}".format),
     "learning rate": ("Learning rate", _format_power),
     "recover steps": ("FRW steps", _format_count),
     "adapt steps": ("Steps", _format_count),
-    "warm-up": ("Warm-up", lambda value: f"{value:.0%}"),
+    "warm-up": ("Warm-up", "{:.0%}".format),
     "train wall time": ("Measured wall time (s)", _format_power),
 }
 SIZE = tuple(PROPERTIES)[:6]
