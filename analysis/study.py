@@ -410,9 +410,8 @@ class Study:
         for run in self.runs:
             if run.start:
                 name = Path(run.line.config["model"].get("start") or "").name
-                starts.setdefault(name, {}).setdefault(run.seed, run)
-        title = "Start model {}" if len(starts) > 1 else "Start model"
-        return {title.format(name): list(runs.values()) for name, runs in starts.items()}
+                starts.setdefault(f"Start model {name}", {}).setdefault(run.seed, run)
+        return {title: list(runs.values()) for title, runs in starts.items()}
 
     @cached_property
     def on_most_texts(self) -> list[RunRecords]:

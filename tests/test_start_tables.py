@@ -23,7 +23,7 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
         ):
             line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)
-    row = next(row for row in main.blocks[0].rows if row.label == "Start model, untouched")
+    row = next(row for row in main.blocks[0].rows if row.label == "Start model base, untouched")
     assert not row.competes and [cell.values for cell in row.cells[1:3]] == [
         (pytest.approx(200**0.5),),
         (),
