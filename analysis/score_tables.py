@@ -78,9 +78,7 @@ class ScoreTable(TableExhibit):
         if part.suite not in self.only:
             lines += _collect_baselines(part)
         blocks = [(self.choose_heading(part), lines)]
-        is_final = part.probes["stage"] == part.last_stage
-        final_probes = part.probes[is_final & part.probes["headline"]]
-        if len(final_probes):
+        if len(part.probes):
             probes = []
             for row in part.ranked_rows:
                 means = _average_seeds(part.probes, row, part.last_stage)
@@ -123,10 +121,6 @@ class ScoreTable(TableExhibit):
                 is_expected = is_scored or (line.row and part.probes.empty)
                 cells.append(_make_cell(line.means, "") if is_expected else Cell())
             rows.append(TableRow(line.label, tuple(cells), line.competes))
-        if self.by_stage and part.suite in part.only_last:
-            for row in rows[:-1]:
-                for cell in row.cells:
-                    cell.missing = False  # the suite scores only the last model
         return rows
 
 
@@ -164,15 +158,16 @@ class PromptTable(ScoreTable):
 
 @dataclass(frozen=True, kw_only=True)
 class StageScoreTable(ScoreTable):
-    """The scores of every row's model after each stage, a block per row."""
+    """The scores of every row's models after each stage that the suite scores, a block per row."""
 
     by_stage = True
 
     def collect_lines(self, part: Study) -> list[ScoredBlock]:
-        counts = {run.row: len(run.domains) for run in part.runs}
+        first = part.last_stage if part.suite in part.only_last else 0
+        stages = range(first, part.last_stage + 1)
         blocks = []
-        for row, count in counts.items():
-            lines = [_make_line(part, row, stage, f"M{stage + 1}") for stage in range(count)]
+        for row in dict.fromkeys(run.row for run in part.runs):
+            lines = [_make_line(part, row, stage, f"M{stage + 1}") for stage in stages]
             blocks.append((row, lines))
         return blocks
 

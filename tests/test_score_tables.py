@@ -162,7 +162,7 @@ def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
         )
 
 
-def test_models_that_are_never_scored_have_no_cells(tmp_path):
+def test_models_that_are_never_scored_have_no_line(tmp_path):
     """Oracle: by hand: one suite scores only its last models, of which only ER's is there. Another
     suite scores all models.
     """
@@ -170,13 +170,15 @@ def test_models_that_are_never_scored_have_no_cells(tmp_path):
     for run in data.runs:
         run.scores = [[] for _ in run.scores[:-1]] + [run.scores[-1] if run.row == "ER" else []]
     alone = Study("demo", data.runs, only_last=frozenset(["demo"]))
-    for of_suite, is_missing in ((alone, False), (data, True)):
+    for of_suite, names in ((alone, ["M5"]), (data, ["M1", "M2", "M3", "M4", "M5"])):
         blocks = {
             block.title: block for block in load("downstream_by_stage").build(of_suite).blocks
         }
         for title, last in (("ER", False), ("Naive", True)):
-            cells = [[cell.missing for cell in row.cells] for row in blocks[title].rows]
-            assert cells == [[is_missing] * 6] * 4 + [[last] * 6]
+            *earlier, final = blocks[title].rows
+            assert [row.label for row in (*earlier, final)] == names
+            assert all(cell.missing for row in earlier for cell in row.cells)
+            assert [cell.missing for cell in final.cells] == [last] * 6
     suites = [load_suite("demo", {"finetuning.stages": stages}) for stages in ("last", "every")]
     assert [len(load_study([(suite, [])], tmp_path).only_last) for suite in suites] == [1, 0]
 
