@@ -89,18 +89,20 @@ class Exhibit:
         return ""
 
     def select_printed(
-        self, part: Study, block: str = ""
+        self, part: Study, row: str, block: str = ""
     ) -> Mapping[tuple[str, str, str, str], PrintedValue]:
-        """The paper's numbers of a block, by slug of the row, stage from 1, column and metric.
+        """The paper's numbers of a block that may stand beside a row of the study.
 
-        The default block is the suite's. Empty if the suite neither is nor extends one of the
-        paper's that this exhibit shows. `paper_suites` says beside which rows they may stand.
+        They are by slug of the printed row, stage from 1, column and metric. The default block is
+        the suite's. Empty if the row does not train what the paper's suite does.
         """
         suite = self.find_paper_suite(part)
+        if make_slug(row) not in paper_suites.find_rows(part, suite):
+            return {}
         return {
             (make_slug(value.row), value.stage, value.column, value.metric): value
             for value in self.printed
-            if suite and value.block == (block or suite)
+            if value.block == (block or suite)
         }
 
 

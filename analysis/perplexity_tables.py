@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis import metrics, paper_suites
+from analysis import metrics
 from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import ENOUGH_CORES, Study, select_measure
@@ -59,13 +59,11 @@ class PerplexityTable(TableExhibit):
         done = part.stages[part.stages["done"]]
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])
-        printed = self.select_printed(part)
-        rows_of_paper = paper_suites.find_rows(part, self.find_paper_suite(part))
         runs = {run.row: run for run in part.runs}
         rows = []
         for label in part.ranked_rows:
             run = runs[label]
-            slug = make_slug(label)
+            printed = self.select_printed(part, label)
             cells = []
             for stage, metric in places:
                 # A method may train nothing in early stages. These have no AP, and later AP+
@@ -77,9 +75,8 @@ class PerplexityTable(TableExhibit):
                     continue
                 measured = values[metric].get((label, stage), ())
                 cell = Cell(measured, missing=not measured)
-                key = (slug, str(stage + 1), run.domains[stage].title, metric.name)
-                value = printed.get(key) if slug in rows_of_paper else None
-                cells.append(add_printed(cell, value))
+                key = (make_slug(label), str(stage + 1), run.domains[stage].title, metric.name)
+                cells.append(add_printed(cell, printed.get(key)))
             rows.append(TableRow(label, tuple(cells)))
         if part.suite not in self.only:
             rows += _make_reference_rows(part, places)

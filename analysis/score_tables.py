@@ -88,11 +88,8 @@ class ScoreTable(TableExhibit):
 
     def _make_rows(self, part: Study, lines: list[ScoredRow], titles: Titles) -> list[TableRow]:
         """The lines of a block, as a table shows them."""
-        printed = self.select_printed(part)
-        if set(part.scores["protocol"]) == {"linear_probe"}:
-            printed = {}
+        is_probed = set(part.scores["protocol"]) == {"linear_probe"}
         suite = self.find_paper_suite(part)
-        rows_of_paper = paper_suites.find_rows(part, suite)
         tasks = part.runs[0].line.tasks
         paper_tasks = {task["domain"] for task in tasks if task["domain"]}
         # a domain's score is the mean of all its tasks, so each must be the paper's
@@ -104,16 +101,17 @@ class ScoreTable(TableExhibit):
         rows = []
         for line in lines:
             slug = make_slug(line.row)
-            beside = printed if make_slug(line.trained or line.row) in rows_of_paper else {}
+            trained = line.trained or line.row
+            printed = {} if is_probed else self.select_printed(part, trained)
             cells = []
             for domain, title in titles.items():
                 if domain:
                     cell = _make_cell(line.means, domain) if domain in part.tasks else Cell()
                     column = title if domain in paper_tasks else ""
-                    value = beside.get((slug, line.stage, column, "F1"))
+                    value = printed.get((slug, line.stage, column, "F1"))
                     cells.append(add_printed(cell, value))
             cell = _make_average_cell(line.means, list(part.tasks))
-            value = beside.get((slug, line.stage, average_column, "F1"))
+            value = printed.get((slug, line.stage, average_column, "F1"))
             cells.append(add_printed(cell, value))
             if "" in titles:
                 # only linear probes score this task, so beside fine-tuning it is in their block

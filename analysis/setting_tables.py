@@ -78,9 +78,8 @@ class ArchitectureTable(TableExhibit):
                 if not self.rows:
                     heading = f"{self.choose_heading(replace(part, runs=runs))} ({row})"
                 printed: Printed = {}
-                rows_of_paper = paper_suites.find_rows(part, self.find_paper_suite(part))
-                if slug in rows_of_paper and (self.rows or slug == GROWING):
-                    printed = self.select_printed(part, block)
+                if self.rows or slug == GROWING:
+                    printed = self.select_printed(part, row, block)
                 lines = self._make_rows(part, runs, printed)
                 blocks.append(Block(heading, tuple(lines), part.suite))
         footnotes = [
