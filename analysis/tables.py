@@ -332,19 +332,17 @@ def _load_template(name: str, escape: Callable[[object], str]) -> Template:
 
 def _escape_markdown(value: object) -> str:
     """Escape what Markdown (or HTML inside it) would act on, outside of `code`."""
-    text = str(value)
-    parts = text.split("`")
-    has_unpaired_backtick = len(parts) % 2 == 0
-    if has_unpaired_backtick:  # then none of them marks code
-        return text.translate(_MARKDOWN | {ord("`"): "\\`"})
-    escaped = []
-    for i, part in enumerate(parts):
-        is_code = i % 2 == 1
-        escaped.append(part.replace("|", "\\|") if is_code else part.translate(_MARKDOWN))
-    return "`".join(escaped)
+
+    def escape(match: re.Match[str]) -> str:
+        found = match[0]
+        if len(found) > 1:
+            return found.replace("|", "\\|")  # code
+        return _MARKDOWN.get(found, f"\\{found}")
+
+    return re.sub(r"`[^`]*`|[\\*_|\[\]<>#~$`&\n]", escape, str(value))
 
 
-_MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
+_MARKDOWN = {"&": "&amp;", "\n": " "}  # other characters get a backslash before them
 
 
 def escape_latex(value: object) -> str:
