@@ -184,16 +184,10 @@ def assign_colours(study: Study) -> dict[str, str]:
     CLAIMED rows come first, then the others by final AP, the lowest first. No two rows share a
     colour. Rows after the last of COLOURS have none.
     """
-    study = study.whole or study
-    rows = dict.fromkeys(run.row for run in study.runs)
-    stages = max((len(run.domains) for run in study.runs), default=0)
-    ends = study.ends[study.ends["stage"] == stages - 1]
-    final = ends.groupby("row")["ap"].mean()
-    places = {row: len(CLAIMED) for row in rows}  # all rows that are not CLAIMED tie
-    for place, row in enumerate(CLAIMED):
-        places[row] = place
-    ranked = sorted(rows, key=lambda row: (places[row], final.get(row, np.inf)))
-    return dict(zip(ranked, COLOURS, strict=False))
+    ranked = (study.whole or study).ranked_rows
+    claimed = [row for row in CLAIMED if row in ranked]
+    rows = dict.fromkeys([*claimed, *ranked])
+    return dict(zip(rows, COLOURS, strict=False))
 
 
 def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[str, Style]:
