@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -190,15 +190,13 @@ def assign_colours(study: Study) -> dict[str, str]:
     return dict(zip(rows, COLOURS, strict=False))
 
 
-def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[str, Style]:
+def choose_styles(study: Study, figure_rows: Collection[str]) -> dict[str, Style]:
     """The style of each row of a figure, as keywords of matplotlib's `plot`.
 
-    `selection` are the rows of the figure, all by default. If there are more than CLEAR + 1, the
-    first CLEAR keep their colours and the rest are GREY.
+    If there are more than CLEAR + 1 rows, the first CLEAR keep their colours and the rest are GREY.
     """
     runs = (study.whole or study).runs
     rows = list(dict.fromkeys(run.row for run in runs))
-    figure_rows = rows if selection is None else list(selection)
     coloured = [
         (row, colour) for row, colour in assign_colours(study).items() if row in figure_rows
     ]
@@ -353,8 +351,7 @@ def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, st
     """The legend's label of each row, and a text on what lines and their `spread` stand for.
 
     `counts` (points,), with a level `row` in its index, counts the seeds behind each point. A label
-    gives the count if the row has points of fewer seeds than the figure's maximum. `spread` may be
-    empty.
+    gives the count if the row has points of fewer seeds than the figure's maximum.
     """
     if counts.empty:
         return {}, ""
@@ -370,8 +367,7 @@ def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, st
     text = f"Mean of {most} seeds"
     if counts.min() < most:
         text += ", or of n"
-    if spread:
-        text += f". {spread.capitalize()}: lowest to highest seed, not a confidence interval"
+    text += f". {spread.capitalize()}: lowest to highest seed, not a confidence interval"
     return labels, text
 
 
