@@ -89,7 +89,7 @@ class TrendFigure(FigureExhibit):
             starts,
             cut,
             figures.describe_grey(style_of),
-            figures.describe_texts(study, study.suites, [*style_of]),
+            figures.describe_texts(study, [*style_of]),
         )
 
 
@@ -243,7 +243,7 @@ class ScoreFigure(FigureExhibit):
         for (row, _), mean in last.items():
             means.append(f"{row} {figures.shorten_number(mean)}")
         figure.set_label(f"Averages after the last stage: {', '.join(means)}.")
-        return finish(figure, text, figures.describe_texts(part, part.suites))
+        return finish(figure, text, figures.describe_texts(part))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +271,7 @@ class SimilarityFigure(FigureExhibit):
             text,
             *(f"{row}: {reason}" for row, reason in reasons.items()),
             figures.describe_grey(style_of),
-            figures.describe_texts(part, part.suites),
+            figures.describe_texts(part),
         )
 
 

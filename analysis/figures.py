@@ -336,14 +336,12 @@ def finish(figure: CaptionedFigure, *sentences: str) -> CaptionedFigure:
     return figure
 
 
-def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
-    """The notes of tables on rows whose texts differ from those of most rows, in these suites.
+def describe_texts(study: Study, rows: Sequence[str] | None = None) -> str:
+    """The notes of tables on rows whose texts differ from those of most rows.
 
     `rows`: only these rows, by default all.
     """
-    selection = study.select_suites(suites)
-    if rows is not None:
-        selection = selection.select_rows(rows)
+    selection = study if rows is None else study.select_rows(rows)
     return " ".join(note for part in selection.parts for note in note_unequal_texts(part))
 
 

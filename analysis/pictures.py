@@ -92,7 +92,7 @@ class MatrixFigure(FigureExhibit):
             figure,
             _describe_colours(study),
             left_out_note,
-            figures.describe_texts(study, study.suites, [*shown]),
+            figures.describe_texts(study, [*shown]),
         )
 
     def _choose_rows(self, part: Study) -> list[str]:
@@ -279,7 +279,7 @@ class AttentionFigure(FigureExhibit):
             "Above each model: how alike heads are to their own ancestor (to other heads)"
         )
         rows = list(models["row"].unique())
-        return finish(figure, about, figures.describe_texts(part, part.suites, rows))
+        return finish(figure, about, figures.describe_texts(part, rows))
 
 
 def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
