@@ -68,11 +68,8 @@ class TrendFigure(FigureExhibit):
                 means = _draw_trend(axis, finite, metric, style_of)
                 _mark_stages(axis, part)
                 last = means.groupby(level="row").last()
-                last_points = last[["charged", "mean"]].to_numpy()
-                points_of_rows = {}
-                for row, (charged, mean) in zip(last.index, last_points, strict=True):
-                    points_of_rows[row] = (charged, mean)
-                ends.append((axis, points_of_rows))
+                last_points = zip(last["charged"], last["mean"], strict=True)
+                ends.append((axis, dict(zip(last.index, last_points, strict=True))))
                 has_starts |= bool((means["phase"] == "start").any())
                 is_cut |= bool(means["mean"].max() > axis.get_ylim()[1])
             if len(parts) > 1:
