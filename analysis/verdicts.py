@@ -18,6 +18,7 @@ from itertools import product
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 
 from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim
@@ -291,6 +292,12 @@ class Measurements:
         key = Key(metric, make_slug(row), stage, column)
         self.values.setdefault(key, {})[seed] = value
 
+    def put_column(self, metric: str, table: pd.DataFrame, name: str) -> None:
+        """Put the values of a column of one of the study's tables of runs."""
+        values = table[["row", "stage", "seed", name]]
+        for row, stage, seed, value in values.itertuples(index=False):
+            self.put(metric, row, stage, seed, value)
+
 
 def collect_measurements(part: Study) -> Measurements:
     """All numbers of a suite's runs, but no perplexities on other texts than most rows have."""
@@ -300,9 +307,7 @@ def collect_measurements(part: Study) -> Measurements:
     for metric in PERPLEXITIES:
         first_stage = 1 if metric is AP_PLUS else 0  # AP⁺ begins with the second stage
         measured = ends[ends["stage"] >= first_stage]
-        values = measured[["row", "stage", "seed", metric.column]]
-        for row, stage, seed, value in values.itertuples(index=False):
-            numbers.put(metric.name, row, stage, seed, value)
+        numbers.put_column(metric.name, measured, metric.column)
     curves = part.finished[~part.finished["row"].isin(part.apart)]
     for key, curve in curves.groupby(["row", "seed"], sort=False):
         row, seed = cast(tuple[str, int], key)
@@ -403,8 +408,7 @@ def _put_similarities(numbers: Measurements, part: Study) -> None:
     ancestors than to others.
     """
     ars = part.similarities.dropna(subset=["ars"])
-    for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
-        numbers.put("ARS", row, stage, seed, value)
+    numbers.put_column("ARS", ars, "ars")
     # of runs that have ARS after each stage, with a line per stage and a column per run
     pivot = ars.astype({"ars": float}).pivot_table("ars", "stage", ["row", "seed"])
     complete = pivot.dropna(axis=1)
@@ -414,6 +418,5 @@ def _put_similarities(numbers: Measurements, part: Study) -> None:
         for (row, seed), slope in zip(complete.columns, slopes, strict=True):
             numbers.put("fall", row, numbers.last, seed, -slope)
     heads = part.attentions.dropna(subset=["own", "others"])
-    columns = ["row", "stage", "seed", "own", "others"]
-    for row, stage, seed, ancestor, rivals in heads[columns].itertuples(index=False):
-        numbers.put("attention", row, stage, seed, ancestor - rivals)
+    gains = heads.assign(gain=heads["own"] - heads["others"])
+    numbers.put_column("attention", gains, "gain")
