@@ -65,8 +65,6 @@ def find_equal_labels(labels: Iterable[str]) -> list[str]:
     """The labels that share their slug, so that a table could not tell them apart."""
     all_labels = list(labels)
     counts = Counter(map(make_slug, all_labels))
-    if len(counts) == len(all_labels):
-        return []
     return sorted({label for label in all_labels if counts[make_slug(label)] > 1})
 
 
