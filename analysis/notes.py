@@ -19,8 +19,7 @@ from analysis.study import (
 from analysis.tables import Block
 from benchmark.ledger.records import SECONDS_TO_MEASURE_CORES, StageDone, find_last
 from benchmark.ledger.runs import RunRecords
-from benchmark.settings.optimizers import OPTIMIZERS
-from benchmark.settings.suite import Training, describe_passes
+from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget: one step too many at the end of a stage is not unfair
@@ -51,7 +50,7 @@ def _collect_suite_notes(part: Study) -> list[str]:
         *note_unequal_texts(part),
         *note_told_domains(part.runs),
         *note_kept_copies(part),
-        *note_remarks(part.runs),
+        *note_fused_maps(part.runs),
         *note_differences(part.stages, "Hardware differs", "hardware"),
         *(note_contended_stages(part.stages, titles) if spends_seconds(part) else []),
         *note_changed_code(part.runs),
@@ -290,23 +289,17 @@ def _list_rows(pairs: Iterable[tuple[str, str]], end: str = "") -> list[str]:
     return [f"{sentence}: {', '.join(rows)}.{end}" for sentence, rows in group_names(pairs).items()]
 
 
-def note_remarks(runs: Sequence[RunRecords]) -> list[str]:
-    """What the optimizers of runs remark on their settings, and the rows with these settings."""
-    # older records lack newer settings, whose defaults keep the earlier behaviour
-    defaults = Training().model_dump(mode="json")
+def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:
+    """Rows whose Muon took matrices of several maps as one."""
+    sentence = "Muon took matrices of several maps, such as fused query, key and value, as one"
     pairs = []
     for run in runs:
-        training = {**defaults, **run.line.config.get("training", {})}
-        optimizer = OPTIMIZERS.get(training["optimizer"])
-        remarks = optimizer.remarks if optimizer else {}
-        for (setting, value), sentence in remarks.items():
-            if training.get(setting) == value:
-                pairs.append((sentence, run.row))
-    count = len({run.row for run in runs})
-    lines = []
-    for sentence, rows in group_names(pairs).items():
-        lines.append(f"{sentence}: {'all rows' if len(rows) == count else ', '.join(rows)}.")
-    return lines
+        training = run.line.config.get("training", {})
+        # records that are older than the setting have such matrices
+        is_whole = training.get("fused_maps", "whole") == "whole"
+        if is_whole and training.get("optimizer") == "muon":
+            pairs.append((sentence, run.row))
+    return _list_rows(pairs)
 
 
 def note_kept_copies(part: Study) -> list[str]:

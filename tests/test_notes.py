@@ -8,18 +8,12 @@ import pytest
 from msgspec import structs
 
 from analysis import catalogue, report
-from analysis.notes import (
-    collect_notes,
-    note_contended_stages,
-    note_remarks,
-    note_unequal_texts,
-)
+from analysis.notes import collect_notes, note_contended_stages, note_unequal_texts
 from analysis.page import render
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.ledger.records import CoreShare, EvaluationLine, FailedLine, StageDone, Titled
 from benchmark.ledger.runs import load_runs
-from benchmark.settings.optimizers import OPTIMIZERS, Optimizer
 from tests.support import synthetic
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
@@ -137,26 +131,6 @@ def test_rows_whose_muon_took_fused_maps_whole_are_named(tmp_path):
     [note] = (note for note in collect_notes(study) if "Muon" in note)
     maps = "matrices of several maps, such as fused query, key and value"
     assert note == f"Muon took {maps}, as one: Naive, EWC."
-
-
-def test_what_an_optimizer_remarks_on_settings_is_noted(tmp_path, monkeypatch):
-    """Oracle: by hand: a made-up optimizer remarks on a setting's default and on another value. An
-    optimizer that is not installed remarks nothing and raises no error.
-    """
-    remarks = {("decay", "all"): "Decays all", ("decay", "matrices"): "Decays matrices"}
-    monkeypatch.setitem(OPTIMIZERS, "made_up", Optimizer("made_up", "", (), remarks=remarks))
-    study = synthetic.study(tmp_path, rows=ROWS, stages=2)
-    training = {
-        "Naive": {"optimizer": "made_up"},
-        "EWC": {"optimizer": "made_up", "decay": "matrices"},
-        "ER": {"optimizer": "not_installed"},
-        "ELLE": {"optimizer": "adamw"},
-    }
-    for run in study.runs:
-        run.line.config = {**run.line.config, "training": training[run.row]}
-    assert note_remarks(study.runs) == ["Decays all: Naive.", "Decays matrices: EWC."]
-    matrices = [run for run in study.runs if run.row == "EWC"]
-    assert note_remarks(matrices) == ["Decays matrices: all rows."]
 
 
 def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):

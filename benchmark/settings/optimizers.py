@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from benchmark.settings.suite import Training
 
 Options = Mapping[str, Any]
-Remarks = Mapping[tuple[str, Any], str]  # (setting, value) -> sentence
 Groups = Sequence[dict[str, Any]]  # of torch: "params", and the "factor" of their learning rate
 State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
 
@@ -61,8 +60,6 @@ class Optimizer:
     # takes the other's state.
     fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None
     reason: str = ""  # why one would take it, in a line
-    # (setting of `training`, value) -> the sentence that tables show as a note on such rows
-    remarks: Remarks = field(default_factory=dict)
 
     @property
     def described(self) -> str:
@@ -139,11 +136,6 @@ OPTIMIZERS = {
             defaults={"fused_maps": "apart", "decay": "matrices"},
             needs_full_weights=True,
             reason="Take it for fewer steps and half the moments, where weights are not sharded.",
-            remarks={
-                ("fused_maps", "whole"): (
-                    "Muon took matrices of several maps, such as fused query, key and value, as one"
-                )
-            },
         ),
         Optimizer(
             "sgd",
