@@ -160,16 +160,12 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
     for run in runs:
         way = run.line.config.get("tuned")
         if way:
-            text = (
-                f"the best of {way['configurations']} configurations on the first "
+            sentence = (
+                f"Options are the best of {way['configurations']} configurations on the first "
                 f"{way.get('domains', 2)} domains, whose search comes on top of the budget"
             )
-            pairs.append((text, run.row))
-    count = len({run.row for run in runs})
-    phrases = []
-    for text, rows in group_names(pairs).items():
-        phrases.append(text if len(rows) == count else f"{text} ({', '.join(rows)})")
-    return [f"Options are tuned: {'; '.join(phrases)}."] if phrases else []
+            pairs.append((sentence, run.row))
+    return _list_rows(pairs)
 
 
 def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
