@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from analysis import figures
 from analysis.figures import (
@@ -221,7 +222,6 @@ class ScoreFigure(FigureExhibit):
         wide = by_seed.unstack("domain").reindex(columns=list(part.tasks))
         wide["average"] = wide.mean(axis=1, skipna=False)
         titles = {**part.tasks, "average": "Average"}
-        stages = _find_stage_range(by_seed, len(part.runs[0].domains))
         figure, axes = make_panels(-(-len(titles) // 3), 3, 3.0, 2.2)
         style_of = choose_styles(part, by_seed.index.unique("row"))
         flat = [axis for line in axes for axis in line]
@@ -229,7 +229,7 @@ class ScoreFigure(FigureExhibit):
             axis.set_title(title)
             axis.sharey(flat[0])
             values = wide[column].dropna()
-            _draw_by_stage(axis, values, labels, style_of, stages, "no score yet")
+            _draw_by_stage(axis, values, labels, style_of, "no score yet")
         for axis in flat[len(titles) :]:
             axis.set_axis_off()
         for line in axes:
@@ -254,9 +254,8 @@ class SimilarityFigure(FigureExhibit):
         figure, [[axis]] = make_panels(1, 1, 5.0, 3.0)
         axis.set_ylabel("ARS (nats, linear)")
         labels, text = describe_rows(ars.groupby(["row", "stage"]).size(), "bar")
-        stages = _find_stage_range(ars, len(part.runs[0].domains))
         style_of = choose_styles(part, ars.index.unique("row"))
-        _draw_by_stage(axis, ars, {}, style_of, stages, "no similarity yet")
+        _draw_by_stage(axis, ars, {}, style_of, "no similarity yet")
         last = ars.groupby(["row", "stage"]).mean().groupby(level="row").tail(1)
         ends = {row: (stage, value) for (row, stage), value in last.items()}
         figure.draw_without_rendering()  # names need the height of the panel
@@ -272,36 +271,24 @@ class SimilarityFigure(FigureExhibit):
         )
 
 
-def _find_stage_range(values: pd.Series, count: int) -> range:
-    """The range from the first to the last stage that has a value.
-
-    All `count` stages if none has a value.
-    """
-    stages = values.index.get_level_values("stage")
-    if not len(stages):
-        return range(count)
-    return range(int(stages.min()), int(stages.max()) + 1)
-
-
 def _draw_by_stage(
     axis: Axes,
     values: pd.Series,
     labels: Mapping[str, str],
     style_of: Mapping[str, Style],
-    stages: range,
     empty_text: str,
 ) -> None:
-    """Draw the means over seeds of each row, on an axis of `stages`.
+    """Draw the means over seeds of each row, on an axis of stages.
 
     `values` are indexed by row_index, row, stage and seed. If there are none, `empty_text` is
     written. Bars go from the lowest to the highest seed.
     """
-    labelled = stages[:: figures.find_label_step(len(stages))]
-    axis.set_xticks(labelled, [f"M{stage + 1}" for stage in labelled])
-    axis.set_xlim(stages.start - 0.5, stages.stop - 0.5)
     if values.empty:
+        axis.set_xticks([])
         write_in_empty_panel(axis, empty_text)
         return
+    axis.xaxis.set_major_locator(MaxNLocator(figures.FEW, integer=True, min_n_ticks=1))
+    axis.xaxis.set_major_formatter(lambda stage, _: f"M{stage + 1:.0f}")
     table = values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
     for (_, row), line in table.groupby(level=[0, 1]):
         x = line.index.get_level_values("stage")
