@@ -32,8 +32,6 @@ BESIDE = (
     "In brackets: what the paper prints for the same row and stage, on its own domains and "
     "machines."
 )
-# a sentence that begins with "It" belongs to the one before
-SENTENCE_END = re.compile(r"(?<=\.) (?!It )(?=[A-Z†])")
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
@@ -56,7 +54,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["code"] = _mark_code
-    environment.filters["drop_shown"] = _make_sentence_filter(study)
+    environment.filters["drop_shown"] = _make_filter()
     warnings = [*notes.warn_of_counting(study), *notes.warn_of_baselines(study)]
     figures = []
     for exhibit, picture in pictures:
@@ -143,20 +141,15 @@ def _mark_code(text: str) -> Markup:
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escaped))
 
 
-def _make_sentence_filter(study: Study) -> Callable[[str], str]:
-    """A filter that drops the sentences of a text that the page has shown before.
-
-    A note that begins with the name of one of several suites is one piece: each of its sentences is
-    about that suite.
-    """
+def _make_filter() -> Callable[[str], str]:
+    """A filter that drops a text that the page has shown before."""
     shown: set[str] = set()
-    suites = tuple(f"{suite}: " for suite in study.suites) if study.suites[1:] else ()
 
     def drop_shown(text: str) -> str:
-        sentences = [text] if text.startswith(suites) else SENTENCE_END.split(text)
-        new = [sentence for sentence in sentences if sentence not in shown]
-        shown.update(new)
-        return " ".join(new)
+        if text in shown:
+            return ""
+        shown.add(text)
+        return text
 
     return drop_shown
 
