@@ -97,7 +97,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
             if name not in find_architecture(new).unused:
                 ever[name] |= moved(parameter.grad)
         if step == 0:
-            written = moved(grown.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
+            written = moved(grown.tables[0].module.weight.grad).any(0)
             for is_copy, layer in zip(record.layer_is_copy, grown.layers, strict=True):
                 output, down = (
                     gradient(place) for place in (layer.attention.output, layer.ffn.down)
@@ -107,7 +107,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
                     # a new layer that normalises its output learns the norm's gain first
                     learns: Any = written_by
                     if is_copy and norm:
-                        learns = moved(norm.module.weight.grad)  # type: ignore[arg-type]
+                        learns = moved(norm.module.weight.grad)
                     assert learns.any()
                 written |= output.any(1) | down.any(1)
                 small = before.layers[0]

@@ -135,7 +135,7 @@ class Place:
     shared. The network computes with `scale` times the sum of the weight and `offset`.
     """
 
-    module: nn.Module
+    module: Any
     rows: Tensor | None = None
     scale: float = 1.0
     offset: float = 0.0
@@ -143,63 +143,50 @@ class Place:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the Affine's weight: (out, in), (D) or (rows, D)."""
-        weight, _ = self._tensors()
-        if self.rows is None:
-            return tuple(weight.shape)
-        return (len(self.rows), *weight.shape[1:])
+        return tuple(self.take(self.module.weight).shape)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """The Affine's part (out, in) of a tensor that has the shape of the module's weight.
+        """The Affine's part of a tensor that has the shape of the module's weight or bias.
 
-        It is a view, or a copy if several maps share the matrix.
+        A matrix becomes (out, in). The part is a view, or a copy if several maps share the matrix.
         """
-        matrix = self._turn(tensor)
+        turned = self._turn(tensor)
         if self.rows is None:
-            return matrix
-        return matrix[self.rows.to(tensor.device)]
+            return turned
+        return turned[self.rows.to(tensor.device)]
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
-        """Set the part of the tensor that `take` returns to these values (out, in)."""
+        """Set the part of the tensor that `take` returns to these values."""
         rows: slice | Tensor = slice(None)
         if self.rows is not None:
             rows = self.rows.to(tensor.device)
-        self._turn(tensor)[rows] = values
+        self._turn(tensor)[rows] = values.to(tensor)
 
     def _turn(self, tensor: Tensor) -> Tensor:
         if isinstance(self.module, Conv1D):
-            return tensor.T
+            return tensor.t()  # a bias stays as it is
         return tensor
 
+    @torch.no_grad()
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies lose no precision."""
-        weight, bias = self._tensors()
+        weight = self.take(self.module.weight).to("cpu", torch.float64, copy=True)
+        bias = getattr(self.module, "bias", None)
         if bias is None:
-            bias = weight.new_zeros(len(weight))
-        if self.rows is not None:
-            weight = weight.index_select(0, self.rows.to(weight.device))
-            bias = bias[self.rows]
-        weight = weight.to("cpu", torch.float64, copy=True)
-        return Affine(
-            weight=self.scale * (weight + self.offset),
-            bias=bias.to("cpu", torch.float64, copy=True),
-        )
+            own_bias = weight.new_zeros(len(weight))
+        else:
+            own_bias = self.take(bias).to("cpu", torch.float64, copy=True)
+        return Affine(weight=self.scale * (weight + self.offset), bias=own_bias)
 
     @torch.no_grad()
     def write(self, affine: Affine) -> None:
         """Store an Affine. Raises ValueError for a bias other than 0 if the module has none."""
-        weight, bias = self._tensors()
+        bias = getattr(self.module, "bias", None)
         if bias is None and affine.bias.any():
             raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
-        rows: slice | Tensor = slice(None) if self.rows is None else self.rows
-        own = affine.weight / self.scale - self.offset
-        for tensor, values in ((weight, own), (bias, affine.bias)):
-            if tensor is not None:
-                tensor[rows] = values.to(tensor)
-
-    def _tensors(self) -> tuple[Tensor, Tensor | None]:
-        weight = get_matrix(self.module).detach()
-        bias = getattr(self.module, "bias", None)
-        return weight, None if bias is None else bias.detach()
+        self.put(self.module.weight, affine.weight / self.scale - self.offset)
+        if bias is not None:
+            self.put(bias, affine.bias)
 
 
 def get_matrix(module: Any) -> Tensor:
@@ -393,8 +380,8 @@ class Architecture:
         network = family(config)
         for layer in self.find_places(network).layers if shape.scaled else ():
             for place in (layer.attention.output, layer.ffn.down):
-                weight: Any = place.module.weight
-                nn.init.normal_(weight, std=find_initial_std(config, place.shape[1], writes=True))
+                std = find_initial_std(config, place.shape[1], writes=True)
+                nn.init.normal_(place.module.weight, std=std)
         return network
 
     def layers(self, network: Any) -> Sequence[nn.Module]:
