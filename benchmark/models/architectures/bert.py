@@ -87,18 +87,21 @@ class Bert(Architecture):
         )
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
+        attention_norm, ffn_norm = self.find_layer_norms(layer)
         return Layer(
             attention=Attention(
-                norm=layer.attention.output.LayerNorm,
+                norm=attention_norm,
                 query=layer.attention.self.query,
                 key=layer.attention.self.key,
                 value=layer.attention.self.value,
                 output=layer.attention.output.dense,
             ),
-            ffn=FeedForward(
-                norm=layer.output.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense
-            ),
+            ffn=FeedForward(norm=ffn_norm, up=layer.intermediate.dense, down=layer.output.dense),
         )
+
+    def find_layer_norms(self, layer: Any) -> tuple[nn.Module, nn.Module]:
+        """The norms of a layer's attention and of its FFN."""
+        return layer.attention.output.LayerNorm, layer.output.LayerNorm
 
     def make_classifier(self, config: Any) -> nn.Module:
         return RobertaClassificationHead(config)

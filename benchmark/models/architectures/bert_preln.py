@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormForMaskedLM
 
-from benchmark.models.architectures import Attention, FeedForward, Layer, Shape
+from benchmark.models.architectures import Shape
 from benchmark.models.architectures.bert import Bert
 
 
@@ -24,21 +25,8 @@ class PreNormBert(Bert):
             **self.make_keys(shape), type_vocab_size=1, layer_norm_eps=1e-5
         )
 
-    def find_layer_modules(self, layer: Any) -> Layer[Any]:
-        return Layer(
-            attention=Attention(
-                norm=layer.attention.LayerNorm,
-                query=layer.attention.self.query,
-                key=layer.attention.self.key,
-                value=layer.attention.self.value,
-                output=layer.attention.output.dense,
-            ),
-            ffn=FeedForward(
-                norm=layer.intermediate.LayerNorm,
-                up=layer.intermediate.dense,
-                down=layer.output.dense,
-            ),
-        )
+    def find_layer_norms(self, layer: Any) -> tuple[nn.Module, nn.Module]:
+        return layer.attention.LayerNorm, layer.intermediate.LayerNorm
 
 
 ARCHITECTURE = PreNormBert()

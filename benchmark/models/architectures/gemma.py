@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedConfig
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 
-from benchmark.models.architectures import Attention, FeedForward, Layer, Network, Place, Shape
+from benchmark.models.architectures import Layer, Network, Place, Shape, map_parts
 from benchmark.models.architectures.llama import Llama
 from benchmark.settings.base import ConfigError
 
@@ -67,25 +68,16 @@ class Gemma(Llama):
         )
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
-        return Layer(
-            attention=Attention(
-                norm=Place(layer.input_layernorm, offset=1.0),
-                query=layer.self_attn.q_proj,
-                key=layer.self_attn.k_proj,
-                value=layer.self_attn.v_proj,
-                output=layer.self_attn.o_proj,
-                query_norm=Place(layer.self_attn.q_norm, offset=1.0),
-                key_norm=Place(layer.self_attn.k_norm, offset=1.0),
-                output_norm=Place(layer.post_attention_layernorm, offset=1.0),
-            ),
-            ffn=FeedForward(
-                norm=Place(layer.pre_feedforward_layernorm, offset=1.0),
-                up=layer.mlp.up_proj,
-                down=layer.mlp.down_proj,
-                gate=layer.mlp.gate_proj,
-                output_norm=Place(layer.post_feedforward_layernorm, offset=1.0),
-            ),
-        )
+        modules = super().find_layer_modules(layer)
+        modules.attention.output_norm = layer.post_attention_layernorm
+        modules.ffn.norm = layer.pre_feedforward_layernorm
+        modules.ffn.output_norm = layer.post_feedforward_layernorm
+        return map_parts(modules, _find_place)
+
+
+def _find_place(module: Any) -> Place:
+    """The place of a module's weight. A norm multiplies by 1 plus its weight."""
+    return Place(module, offset=1.0 if isinstance(module, Gemma3RMSNorm) else 0.0)
 
 
 ARCHITECTURE = Gemma()

@@ -87,7 +87,7 @@ class Llama(Architecture):
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
         return Layer(
             attention=Attention(
-                norm=layer.input_layernorm,
+                norm=getattr(layer, "input_layernorm", None),
                 query=layer.self_attn.q_proj,
                 key=layer.self_attn.k_proj,
                 value=layer.self_attn.v_proj,

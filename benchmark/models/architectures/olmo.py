@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import Olmo2Config, Olmo2ForCausalLM, Olmo3ForCausalLM, PreTrainedConfig
 
-from benchmark.models.architectures import Attention, FeedForward, Layer, Shape
+from benchmark.models.architectures import Layer, Shape
 from benchmark.models.architectures.llama import Llama
 
 
@@ -30,23 +30,11 @@ class Olmo(Llama):
         )
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
-        return Layer(
-            attention=Attention(
-                query=layer.self_attn.q_proj,
-                key=layer.self_attn.k_proj,
-                value=layer.self_attn.v_proj,
-                output=layer.self_attn.o_proj,
-                query_norm=layer.self_attn.q_norm,
-                key_norm=layer.self_attn.k_norm,
-                output_norm=layer.post_attention_layernorm,
-            ),
-            ffn=FeedForward(
-                up=layer.mlp.up_proj,
-                down=layer.mlp.down_proj,
-                gate=layer.mlp.gate_proj,
-                output_norm=layer.post_feedforward_layernorm,
-            ),
-        )
+        modules = super().find_layer_modules(layer)
+        modules.attention.output_norm = layer.post_attention_layernorm
+        modules.ffn.norm = None  # Llama's has the name that attention's output norm has here
+        modules.ffn.output_norm = layer.post_feedforward_layernorm
+        return modules
 
 
 ARCHITECTURE = Olmo()
