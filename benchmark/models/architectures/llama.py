@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 from transformers import (
-    LlamaConfig,
     LlamaForCausalLM,
     MistralForCausalLM,
     PreTrainedConfig,
@@ -50,7 +49,8 @@ class Llama(Architecture):
     epsilon = "rms_norm_eps"
 
     def make_configuration(self, shape: Shape) -> PreTrainedConfig:
-        return LlamaConfig(
+        family: Any = self.families[0]
+        return family.config_class(
             **shape.make_common_keys(),
             intermediate_size=4 * shape.hidden_size,
             max_position_embeddings=shape.columns,

@@ -10,24 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Olmo2Config, Olmo2ForCausalLM, Olmo3ForCausalLM, PreTrainedConfig
+from transformers import Olmo2ForCausalLM, Olmo3ForCausalLM
 
-from benchmark.models.architectures import Layer, Shape
+from benchmark.models.architectures import Layer
 from benchmark.models.architectures.llama import Llama
 
 
 class Olmo(Llama):
     families = (Olmo2ForCausalLM, Olmo3ForCausalLM)
     norms_all_heads = True
-
-    def make_configuration(self, shape: Shape) -> PreTrainedConfig:
-        return Olmo2Config(
-            **shape.make_common_keys(),
-            intermediate_size=4 * shape.hidden_size,
-            max_position_embeddings=shape.columns,
-            attention_dropout=shape.dropout,
-            tie_word_embeddings=True,
-        )
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
         modules = super().find_layer_modules(layer)
