@@ -7,6 +7,7 @@ It has segments, positions from 0, and a pooled first token for classification.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -16,23 +17,6 @@ from transformers.models.bert.modeling_bert import BertPooler
 
 from benchmark.models.architectures import Network, Shape
 from benchmark.models.architectures.bert import Bert
-
-
-class PooledHead(nn.Module):
-    """The pooler and the classifier of transformers' BertForSequenceClassification.
-
-    They map (B, T, D) to (B, C).
-    """
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.pooler = BertPooler(config)
-        share = config.classifier_dropout
-        self.dropout = nn.Dropout(config.hidden_dropout_prob if share is None else share)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.classifier(self.dropout(self.pooler(hidden)))
 
 
 class OriginalBert(Bert):
@@ -56,7 +40,17 @@ class OriginalBert(Bert):
         return network.cls.predictions.transform.transform_act_fn
 
     def make_classifier(self, config: Any) -> nn.Module:
-        return PooledHead(config)
+        """The pooler and the classifier of transformers' BertForSequenceClassification.
+
+        They map (B, T, D) to (B, C).
+        """
+        share = config.classifier_dropout
+        parts = {
+            "pooler": BertPooler(config),
+            "dropout": nn.Dropout(config.hidden_dropout_prob if share is None else share),
+            "classifier": nn.Linear(config.hidden_size, config.num_labels),
+        }
+        return nn.Sequential(OrderedDict(parts))
 
 
 ARCHITECTURE = OriginalBert()
