@@ -147,21 +147,9 @@ def _fill_prompt_rows(gradients: Tensor, part: slice) -> Tensor:
 def _layer_norm(
     layer: Any, inputs: Tensor, gradient: Tensor
 ) -> Iterator[tuple[nn.Parameter, OfPart]]:
-    dtype = layer.weight.dtype
-    x = inputs.flatten(1, -2).to(dtype)
-    dy = gradient.flatten(1, -2).to(dtype)
+    x = inputs.to(layer.weight.dtype)
     normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
-
-    def compute_weight(part: slice, total: Tensor | None) -> Tensor:
-        product = normal[..., part] * dy[..., part]
-        return _add(product.sum(1), total)
-
-    def compute_bias(part: slice, total: Tensor | None) -> Tensor:
-        return _add(dy[..., part].sum(1), total)
-
-    yield layer.weight, compute_weight
-    if layer.bias is not None:
-        yield layer.bias, compute_bias
+    return _norm(layer, normal, gradient)
 
 
 def _rms_norm(
@@ -171,6 +159,11 @@ def _rms_norm(
     mean_square = x.square().mean(-1, keepdim=True)
     epsilon = getattr(layer, "variance_epsilon", None) or layer.eps
     normal = x * (mean_square + epsilon).rsqrt()
+    return _norm(layer, normal, gradient)
+
+
+def _norm(layer: Any, normal: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+    """The gradients of a norm's gain and bias, if it has one, from the normalised inputs."""
     dtype = layer.weight.dtype
     normal = normal.flatten(1, -2).to(dtype)
     dy = gradient.flatten(1, -2).to(dtype)
@@ -179,7 +172,12 @@ def _rms_norm(
         product = normal[..., part] * dy[..., part]
         return _add(product.sum(1), total)
 
+    def compute_bias(part: slice, total: Tensor | None) -> Tensor:
+        return _add(dy[..., part].sum(1), total)
+
     yield layer.weight, compute_weight
+    if getattr(layer, "bias", None) is not None:
+        yield layer.bias, compute_bias
 
 
 def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
