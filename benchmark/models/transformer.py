@@ -351,24 +351,18 @@ def build(
 ) -> LanguageModel:
     """A freshly initialised model.
 
-    Its weights are a function of torch's seed, which the caller sets. `sequence_length` counts
-    `<s>`, the prompt's column and the N text tokens of a sequence. For `scaled` see
-    `Architecture.build`, for `document_mask` see `LanguageModel.separate_documents`. Raises
-    ValueError for an unknown architecture, and ConfigError if the hidden size is no multiple of
-    the head size.
+    Its weights are a function of torch's seed, which the caller sets. `hidden_size` is a multiple
+    of `head_size`. `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a
+    sequence. For `scaled` see `Architecture.build`, for `document_mask` see
+    `LanguageModel.separate_documents`. Raises ValueError for an unknown architecture.
     """
     record = architectures.load(architecture)
-    if hidden_size % head_size:
-        raise ConfigError(
-            f"hidden size {hidden_size} must be a multiple of the head size {head_size}"
-        )
-    heads = hidden_size // head_size
     shape = Shape(
         vocabulary=vocabulary.size,
         columns=sequence_length,
         layers=layers,
         hidden_size=hidden_size,
-        heads=heads,
+        heads=hidden_size // head_size,
         dropout=dropout,
         scaled=scaled,
     )

@@ -134,24 +134,13 @@ def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -
 
 def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
     config = network.config
-    old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
-    if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
-        raise ConfigError(
-            f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and "
-            "width; give sizes that are no smaller"
-        )
-    if layers and not config.num_hidden_layers:
-        raise ConfigError(
-            f"cannot grow {old} to {layers} layers: it has none to copy; begin with one"
-        )
     step = find_width_step(config)
-    if hidden_size % step:
-        size = hidden_size - hidden_size % step
-        ratio = read_heads(config).ratio
-        manner = f"in groups of {ratio}" if ratio > 1 else "whole"
+    is_smaller = layers < config.num_hidden_layers or hidden_size < config.hidden_size
+    if is_smaller or hidden_size % step:
         raise ConfigError(
-            f"cannot grow {old} to hidden size {hidden_size}: heads are copied {manner}, so it "
-            f"must be a multiple of {step}, such as {size} or {size + step}"
+            f"cannot grow L{config.num_hidden_layers}_D{config.hidden_size} to "
+            f"L{layers}_D{hidden_size}: neither size may fall, and the hidden size must be a "
+            f"multiple of {step}, what a head takes, or the heads that share a key's"
         )
 
 
