@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -162,42 +161,3 @@ def test_what_is_computed_otherwise_is_refused(
         config_of("naive", folder)
     with pytest.raises(ConfigError, match=message):
         load_network(folder)
-
-
-def test_a_language_model_inside_another_is_told_with_a_cure_that_works(tmp_path: Path) -> None:
-    """Oracle: transformers' logits of the whole Gemma 3, which sees images, on text: the part that
-    the message says to save gives the same. The message names the folder and both model types.
-    """
-    text = AutoModelForCausalLM.from_pretrained(published(tmp_path / "text", "Gemma 3")).config
-    images = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 28,
-        "patch_size": 14,
-    }
-    torch.manual_seed(2)
-    whole_config = transformers.Gemma3Config(
-        text_config=text.to_dict(), vision_config=images, mm_tokens_per_image=4
-    )
-    whole = transformers.Gemma3ForConditionalGeneration(whole_config).eval()
-    folder = tmp_path / "whole"
-    whole.save_pretrained(folder)
-    message = rf"{folder} .*'gemma3' .*'gemma3_text'.*model\.language_model"
-    with pytest.raises(ConfigError, match=rf"model\.start: {message}"):
-        config_of("naive", folder)
-    with pytest.raises(ConfigError, match=message):
-        load_network(folder)
-
-    alone = AutoModelForCausalLM.from_config(whole.config.text_config)
-    alone.model.load_state_dict(whole.model.language_model.state_dict())
-    AutoTokenizer.from_pretrained(tmp_path / "text").save_pretrained(tmp_path / "alone")
-    alone.save_pretrained(tmp_path / "alone")
-    config = config_of("naive", tmp_path / "alone")
-    assert config.model.architecture == "gemma" and config.start
-    tokens = torch.arange(20)[None]
-    with torch.no_grad():
-        found = load_network(config.start.folder)(tokens).logits
-        expected = whole(input_ids=tokens).logits
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

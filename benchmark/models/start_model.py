@@ -14,7 +14,6 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
-    GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
@@ -144,15 +143,11 @@ def _find_folder(start: str, revision: str | None) -> Path:
         name += f", revision {revision!r}"
     try:
         return Path(fetch())
-    except GatedRepoError:
-        raise StartModelGone(
-            f"{name}: its owner asks for consent: accept the licence on https://huggingface.co/{start}"
-            ", and call `hf auth login`"
-        ) from None
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         raise StartModelGone(
             f"{name} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): "
-            "correct the name, or run `run_all.py prepare` once where there is a network"
+            "correct the name, accept the licence on the model's page and call `hf auth login`, or "
+            "run `run_all.py prepare` once where there is a network"
         ) from None
 
 

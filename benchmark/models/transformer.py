@@ -433,8 +433,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
 def read_configuration(folder: Path) -> dict[str, Any]:
     """The content of a model's config.json.
 
-    Raises ConfigError if it cannot be read, if no weights lie beside it, or if the language model
-    is a part of a larger one, as in checkpoints that see images.
+    Raises ConfigError if it cannot be read, or if no weights lie beside it.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -446,14 +445,6 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     with name_damage_in_errors(folder):
         text = path.read_text(encoding="utf-8")
         content: dict[str, Any] = dict(json.loads(text))
-        part = dict(content.get("text_config") or {})
-    if part:
-        raise ConfigError(
-            f"{folder} holds more than a language model: {content.get('model_type')!r} with a "
-            f"text_config of {part.get('model_type')!r}. Take a model of text alone; or load this "
-            "one, put the weights of its `model.language_model` into `AutoModelForCausalLM."
-            "from_config(config.text_config).model`, and save that with the tokenizer"
-        )
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"{folder} has no weights in *.safetensors: files that can hold code "
