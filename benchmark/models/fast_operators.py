@@ -86,8 +86,9 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H).
 
-    transformers calls it with these arguments. It calls torch's own attention, except with
-    dropout on a CPU outside compiled code: torch has no fused kernel for that.
+    transformers calls it with these arguments. The mask is True where a query sees a key. It calls
+    torch's own attention, except with dropout on a CPU outside compiled code: torch has no fused
+    kernel for that.
     """
     if not dropout or query.device.type != "cpu" or torch.compiler.is_compiling():
         return sdpa_attention_forward(
@@ -106,8 +107,7 @@ def attention(
         is_later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         scores = scores.masked_fill_(is_later, -math.inf)
     elif attention_mask is not None:
-        hidden = ~attention_mask if attention_mask.dtype == torch.bool else attention_mask < 0
-        scores = scores.masked_fill_(hidden, -math.inf)
+        scores = scores.masked_fill_(~attention_mask, -math.inf)
     shares = drop(scores.softmax(-1, dtype=scores.dtype), dropout)
     return (shares @ value).transpose(1, 2), None
 
