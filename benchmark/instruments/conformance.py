@@ -59,7 +59,6 @@ from benchmark.training.method import (
     Build,
     LifelongMethod,
     Phase,
-    StreamInfo,
     find_own_optimizer,
 )
 from benchmark.training.processes import HELD_BACK, Sources, World, join, start_fork_server
@@ -238,24 +237,15 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         )
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
-        # the stream may end with this stage, or go on in several ways
-        ending = StreamInfo(index + 1, stage.size, stage.spent + stage.budget)
-        longer = StreamInfo(index + 2, stage.size, 2 * ending.budget)
         changes: list[dict[str, Any]] = [
-            {},
-            {"stages": 9},
+            {"stages": index + 1},
             {"size": Size(layers=9, hidden_size=144)},
             {"budget": 1e3},
         ]
-        phases_by_signature: dict[str, list[Phase]] = {}
-        stream_infos = [ending, *(replace(longer, **values) for values in changes)]
-        for stream_info in stream_infos:
-            other = replace(stage, stream_info=stream_info)
-            other_phases = list(method.phases(other))
-            signature = repr(method.signature(other))
-            # those of the first stream with this signature
-            expected = phases_by_signature.setdefault(signature, other_phases)
-            assert other_phases == expected, (
+        for change in changes if not stage.last else ():  # nothing comes after the last stage
+            other = replace(stage, stream_info=replace(stage.stream_info, **change))
+            is_told = method.signature(other) != method.signature(stage)
+            assert is_told or list(method.phases(other)) == phases, (
                 f"stage {index}: phases use `stage.stream_info`, and `signature` does not: let "
                 "it hold what they use"
             )
