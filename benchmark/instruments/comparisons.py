@@ -1,22 +1,14 @@
-"""Comparisons of two runs: weights bit for bit, or predictions up to rounding.
-
-And of a method before and after code that may not change it.
-"""
+"""Comparisons of two runs: weights bit for bit, or predictions up to rounding."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import chain
-from types import ModuleType
+from collections.abc import Iterator
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.models import load
-from benchmark.training.method import LifelongMethod
 from benchmark.training.run import Run
 
 Weights = dict[str, Tensor]
@@ -82,54 +74,3 @@ def assert_alike(expected: list[Tensor], actual: list[Tensor], what: str, cure: 
 
 def measure_difference(values: Tensor, other_values: Tensor) -> float:
     return (values - other_values).abs().max().item()
-
-
-@contextlib.contextmanager
-def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    """Raise AssertionError, which says `where`, if the block changes a method or its model."""
-    old_values = _read_values(method, model)
-    yield
-    new_values = _read_values(method, model)
-    places = sorted(old_values | new_values)
-    changed = []
-    for place in places:
-        if old_values.get(place) != new_values.get(place):
-            changed.append(place)
-    assert not changed, (
-        f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; "
-        "nothing else but start_stage may change anything"
-    )
-
-
-def _read_values(method: LifelongMethod, model: nn.Module) -> dict[str, list[object]]:
-    """The values in a method, its class, their module and the model, each by its name."""
-    kind = type(method)
-    values = {"the model": [*_list_values(model, set())]}
-    holders = (vars(sys.modules[kind.__module__]), vars(kind), vars(method))
-    for name, value in chain.from_iterable(holder.items() for holder in holders):
-        if not name.startswith("__"):
-            values[f"{kind.__name__}.{name}"] = [*_list_values(value, set())]
-    return values
-
-
-def _list_values(value: object, visited_ids: set[int]) -> Iterator[object]:
-    """The numbers and texts in a value, without those in values that were visited before."""
-    if isinstance(value, Tensor):
-        flat = value.detach().cpu().flatten()
-        yield value.requires_grad, value.shape, flat.view(torch.uint8).numpy().tobytes()
-    elif isinstance(value, np.ndarray):
-        yield value.tobytes()
-    elif isinstance(value, int | float | str | bytes | None):
-        yield repr(value)
-    elif id(value) not in visited_ids and not isinstance(value, type | ModuleType):
-        visited_ids.add(id(value))
-        parts: Iterable[object] = getattr(value, "__dict__", {}).items()
-        if isinstance(value, nn.Module):
-            modes = (module.training for module in value.modules())
-            parts = [*value.parameters(), *value.buffers(), *modes]
-        elif isinstance(value, Mapping):
-            parts = value.items()
-        elif isinstance(value, list | tuple | Set):
-            parts = value
-        for part in parts:
-            yield from _list_values(part, visited_ids)
