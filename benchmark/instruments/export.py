@@ -25,8 +25,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from benchmark.data.tokenizer import UNUSED, Vocabulary
 from benchmark.files import replace_folder, write_checksums
-from benchmark.ledger import records
-from benchmark.ledger.store import Store
 from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
@@ -62,10 +60,9 @@ def export(options: argparse.Namespace) -> int:
 def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
     """Write the model of a stage and its tokenizer to the new folder `out`.
 
-    `stage` is a folder below runs/stages, the folder `model` in it, or a run's file below
-    runs/suites, which stands for the run's last stage. `prompt` is the domain whose prompt begins
-    each text, or whose LoRA adapters are added into the weights. The default is the last domain, as
-    in `evaluate`, and "none" is no prompt.
+    `stage` is a folder below runs/stages, or the folder `model` in it. `prompt` is the domain whose
+    prompt begins each text, or whose LoRA adapters are added into the weights. The default is the
+    last domain, as in `evaluate`, and "none" is no prompt.
 
     Returns that domain, or None for no prompt. If it raises ConfigError, nothing is written.
     """
@@ -85,15 +82,6 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
 
 
 def _find_model_folder(stage: Path) -> Path:
-    if stage.is_file():
-        run = records.find_last(records.read(stage, records.RUN), records.RunLine)
-        if run is None or not run.stages:
-            raise ConfigError(
-                f"{stage} is no file of a run: name one below runs/suites, or a folder below "
-                "runs/stages"
-            )
-        runs = stage.absolute().parents[2]
-        stage = Store(runs).stage_folder(run.stages[-1])
     model = stage / "model"
     if model.is_dir():
         return model

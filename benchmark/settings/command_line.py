@@ -233,10 +233,7 @@ OPTIONS: dict[str, Keywords] = {
     "--domain": {
         "help": "the domain whose prompt or column to use, such as torch (default: the last)"
     },
-    "stage": {
-        "help": "a suite with --row, such as demo, or runs/stages/KEY, or "
-        "runs/suites/SUITE/RUN.jsonl for its last stage"
-    },
+    "stage": {"help": "a suite with --row, such as demo, or runs/stages/KEY"},
     "--row": {
         "metavar": "NAME",
         "help": "export the final model of this row of the suite, such as elle",
