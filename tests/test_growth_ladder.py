@@ -32,24 +32,9 @@ def logits(model: Any) -> Tensor:
         return model(TOKENS).logits
 
 
-def perplexity(model: Any) -> float:
-    return (
-        F.cross_entropy(logits(model)[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).exp().item()
-    )
-
-
-def sentence(model: Any) -> list[int]:
-    """Four tokens, and the eight that the model generates after them, each the likeliest."""
-    return model.generate(TOKENS[:1, :4], max_new_tokens=8, min_new_tokens=8, do_sample=False)[
-        0
-    ].tolist()
-
-
 @pytest.mark.parametrize(("family", "tied"), EVERY)
 def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None:
-    """Oracle: the model of the first rung: all larger ones have its logits, in fp32 and fp64, and
-    its perplexity. Causal ones generate the same tokens.
-    """
+    """Oracle: the model of the first rung: all larger ones have its logits, in fp32 and fp64."""
     first = network(family, tie_word_embeddings=tied)
     spread = logits(first).std()
     assert spread > 0.3
@@ -60,13 +45,10 @@ def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None
         assert model.config.hidden_size == width
         with exact_norms():
             torch.testing.assert_close(logits(model), logits(first), rtol=0, atol=1e-10)
-        assert perplexity(model) / perplexity(first) == pytest.approx(1, abs=5e-5)
         single, grown = copy.deepcopy(first).float(), copy.deepcopy(model).float()
         torch.testing.assert_close(
             logits(grown), logits(single), rtol=0, atol=1e-5 * max(1, float(spread))
         )
-        if family in (*RMS_FAMILIES, *CAUSAL):
-            assert sentence(grown) == sentence(single)
 
 
 def moved(tensor: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""Where the units and layers of a grown network come from: FPI, average expansion, the history of
-copied layers.
-"""
+"""Where the units and layers of a grown network come from: FPI, the history of copied layers."""
 
 from __future__ import annotations
 
@@ -10,55 +8,29 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import architectures, build
 from benchmark.models.architectures import Affine, list_parts
 from benchmark.models.growth import find_places, grow
-from benchmark.models.growth.exact import Exact
 from benchmark.models.growth.width import Fpi, Heads
 from benchmark.settings.names import list_architecture_names
 from tests.support.small_networks import FAMILIES, difference, network
 
 # ---- width
 
-LAYER_NORM_ROW = [
-    0.005615234375,
-    0.00244140625,
-    0.00439453125,
-    -0.00732421875,
-    -0.00341796875,
-    0.009521484375,
-]
-GAIN = [1.15576171875, 1.01123046875, 0.693603515625, 0.56884765625, 0.751953125, 0.59521484375]
-BIAS = [0.98046875, 0.345458984375, -0.7861328125, 0.419677734375, 0.38427734375, 0.406982421875]
-NORMALISED = [1.6483823487574303, 0.43438776453321226, -0.5160063519456125, -0.38787067315261614]
-NORMALISED += [-0.22976493353751104, 1.1098860021473949]
-
 
 def tensor(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def average_expansion(old: int, new: int) -> Exact:
-    return Exact(old, new, Heads(1, old), torch.Generator().manual_seed(0), post_norm=False)
-
-
-def test_average_expansion_of_a_layer_norm() -> None:
-    """Oracle: fixed numbers from LEMON's formulas, 6 -> 8 units, on a row whose variance is as
-    small as epsilon.
+def test_new_units_of_a_norm_are_zero() -> None:
+    """Oracle: LEMON's average expansion: a new unit's input is the mean, which the norm subtracts,
+    and its bias is 0.
     """
-    wide = average_expansion(6, 8)
-    norm = wide.widen_norm(Affine(tensor(GAIN), tensor(BIAS)))
-    eps = 1e-5 * wide.eta**2
-    assert wide.eta == pytest.approx(0.8660254037844386, abs=1e-15) and eps == pytest.approx(7.5e-6)
-    row = tensor(LAYER_NORM_ROW)
-    row = torch.cat([row, row.mean().expand(2)])
-    torch.testing.assert_close(norm.weight[:6], tensor(GAIN) * 0.75**0.5)
-    torch.testing.assert_close(
-        F.layer_norm(row, (8,), norm.weight, norm.bias, eps), tensor([*NORMALISED, 0, 0])
-    )
+    grown, _ = grow(network("gpt2"), 2, 24)
+    norm: Any = find_places(grown).layers[0].attention.norm
+    assert norm.read().bias[:16].all() and not norm.read().bias[16:].any()
 
 
 def test_fpi_divides_by_the_number_of_copies() -> None:
