@@ -1,55 +1,42 @@
-"""`run_all.py run`, killed at random moments in random pieces of its work, and the files that are
-left when it has ended.
+"""`run_all.py run`, killed before random operations of its disk, and the files that are left when
+it has ended.
 
 Each method has its own suite, with all that a run does: text is tokenised, stages are trained,
-checkpointed and evaluated, models are fine-tuned and compared, and a report is rendered. An
-undisturbed run tells which pieces of work there are and how long each takes. Then copies of this
-process do the same work from the start, one after the other. Each copy is killed in a chosen piece,
-after a random share of the piece's time or, if the piece ends earlier, at its end. Kinds of pieces
-are drawn, and one piece of each kind. The same work in another stage is another kind. The last copy
-runs to the end.
+checkpointed and evaluated, models are fine-tuned and compared, and a report is rendered. Copies of
+this process do this work, one after the other, until one comes to the end. Each of the others is
+killed before an operation: creating, truncating, syncing, renaming or removing a file, or making or
+removing a folder. A killed process leaves nothing but files, so all moments between two operations
+are the same to the next copy. Half a write is not tried here, but in tests/test_faulty_disk.py.
 
-A timer of the kernel kills by a signal that nothing handles, so that no more code runs, as with
-SIGKILL. A checkpoint is saved after every third step of a process, not by the clock, so the kinds
-of pieces do not depend on a machine's speed.
+A checkpoint is saved after each step, not by the clock, so the operations do not depend on a
+machine's speed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import analysis.figures  # noqa: F401  # takes a second: import once, before this process is copied
 import run_all
-from analysis import report
-from analysis.model_similarity import RunModels
-from benchmark.data import tokens
-from benchmark.downstream import finetune
 from benchmark.jobs.executors import local
-from benchmark.ledger import records
-from benchmark.models import transformer
-from benchmark.training.stage import StageRun
-from benchmark.training.step import StageInputs, Stepper
 from tests.support import processes, tiny_suite
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.record_lines import read_lines, read_stage_lines
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
-CHECKPOINT_STEPS = 3  # from one checkpoint to the next
-ONCE = {"tokenizer", "tokenising", "report"}  # work of a run, so its kind names no stage
+# a kill comes before one of so many operations of a process. A whole run has about 550 of them
+SPAN = 200
+# parts of a path: keys, what makes the name of an unfinished file unique, and numbers of leases
+CHANGING = re.compile(r"[0-9a-f]{12,}|(?<=lock\.)\d+")
 MEASURES_OF_TIME = {"time", "seconds", "tokens_per_second", "cores", "charged_seconds", "lost"}
 TASK = """
 [[tasks]]
@@ -85,152 +72,13 @@ def write_suite(folder: Path, method: str) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """A file with the pieces of work of a run, in all its processes. Each line is an event of a
-    piece.
-    """
-
-    path: Path
-
-    def add(self, what: str, kind: str, seconds: float = 0.0) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps([what, kind, seconds]) + "\n")
-
-    def that(self, what: str) -> list[str]:
-        """The kinds of pieces with the event `what` (begin, end, or hit by a kill), in order."""
-        return [kind for happened, kind, _ in self._lines() if happened == what]
-
-    def with_seconds(self) -> list[tuple[str, float]]:
-        """Kind and seconds of each piece of an undisturbed run, in the order they began."""
-        ends = [(kind, seconds) for happened, kind, seconds in self._lines() if happened == "end"]
-        seconds = {
-            name: iter([taken for kind, taken in ends if kind == name])
-            for name in self.that("begin")
-        }
-        return [(kind, next(seconds[kind])) for kind in self.that("begin")]
-
-    def _lines(self) -> list[tuple[str, str, float]]:
-        return (
-            [json.loads(line) for line in self.path.read_text().splitlines()]
-            if self.path.exists()
-            else []
-        )
-
-
 @dataclass
-class Watch:
-    """Notes the pieces of work of this process, and kills it in one of the `known` pieces of an
-    undisturbed run.
+class NotedDisk(FaultyDisk):
+    """Writes each operation to stdout before it fails, because a killed process tells nothing."""
 
-    If the `target` does not occur, the kill hits the next piece of its kind, or a piece of a kind
-    that begins only after the target. `when` is the share of the piece's time.
-    """
-
-    pieces: Pieces
-    known: list[tuple[str, float]] = field(default_factory=list)
-    target: int = sys.maxsize
-    when: float = 0.0
-    stage: str = ""
-    warming_up: bool = False
-    steps: int = 0  # of this process
-
-    def __post_init__(self) -> None:
-        self._seen = Counter(self.pieces.that("end"))
-
-    @contextlib.contextmanager
-    def inside(self, what: str) -> Iterator[None]:
-        kind = what if what in ONCE else what + self.stage
-        seconds = [taken for name, taken in self.known if name == kind]
-        hit = self._is_target(kind)
-        self._seen[kind] += 1
-        self.pieces.add("begin", kind)
-        if hit:
-            self.target = sys.maxsize  # pieces inside this one must not be hit again
-            self.pieces.add("hit", kind)
-            signal.setitimer(
-                signal.ITIMER_REAL, self.when * seconds[min(self._seen[kind], len(seconds)) - 1]
-            )
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            if hit:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.pieces.add("end", kind, time.perf_counter() - start)
-
-    def _is_target(self, kind: str) -> bool:
-        kinds = [name for name, _ in self.known]
-        if self.target >= len(kinds) or kind not in kinds:
-            return False
-        number = kinds[: self.target].count(kind)
-        return self._seen[kind] >= number if kind == kinds[self.target] else number == 0
-
-    def wrap(self, owner: Any, name: str, kind: str) -> None:
-        function = getattr(owner, name)
-
-        @functools.wraps(function)
-        def watched(*arguments: Any, **named: Any) -> Any:
-            with self.inside(kind):
-                return function(*arguments, **named)
-
-        setattr(owner, name, watched)
-
-    def install(self) -> None:
-        for owner, name, kind in (
-            *((tokens, "train_bpe", "tokenizer"), (tokens, "_tokenise", "tokenising")),
-            *((StageRun, "_evaluate", "evaluation"), (records, "append", "record")),
-            *((finetune, "score", "fine-tuning"), (RunModels, "load_after", "look into a model")),
-            (report, "write_report", "report"),
-        ):
-            self.wrap(owner, name, kind)
-        models: Any = transformer
-        steppers: Any = Stepper
-        inputs: Any = StageInputs
-        stages: Any = StageRun
-        replace_folder, warm_up, step, begin = (
-            models.replace_folder,
-            steppers.warm_up,
-            steppers.step,
-            inputs.begin,
-        )
-        save = stages._save
-
-        def begun(stage: StageInputs) -> None:
-            self.stage = f", stage {stage.stage.index + 1}"
-            with self.inside("start with its growth"):
-                begin(stage)
-
-        @contextlib.contextmanager
-        def written(folder: Path) -> Iterator[Path]:
-            with self.inside("model written"), replace_folder(folder) as beside:
-                yield beside
-
-        def warmed_up(stepper: Stepper) -> float:
-            self.warming_up = True
-            with self.inside("warm-up step"):
-                flops: float = warm_up(stepper)
-            self.warming_up = False
-            return flops
-
-        def stepped(stepper: Stepper, *arguments: Any) -> Any:
-            if self.warming_up:
-                return step(stepper, *arguments)
-            with self.inside(f"step of {stepper.phase.name}"):
-                return step(stepper, *arguments)
-
-        def saved(stage: StageRun, stepper: Stepper) -> None:
-            self.steps += 1
-            if self.steps % CHECKPOINT_STEPS == 0:
-                with self.inside("checkpoint"):
-                    save(stage, stepper)
-
-        executor: Any = local
-        executor.list_physical_cores = lambda: [
-            (0,)
-        ]  # so models are scored in this process, which is watched
-        models.replace_folder, inputs.begin = written, begun
-        steppers.warm_up, steppers.step, stages._save = warmed_up, stepped, saved
+    def operate(self, name: str, path: str) -> None:
+        os.write(1, f"{name} {path}\n".encode())
+        super().operate(name, path)
 
 
 @dataclass
@@ -243,59 +91,49 @@ class Kills:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.suite = write_suite(self.folder, self.method)
-        self._file = Pieces(self.folder / "pieces")
-        self._run()
-        self.pieces = self._file.with_seconds()
+        self._log = self.folder / "log"
+        assert not self._kill(-1)
         self.expected = self._left()
 
-    def disturb(
-        self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING
-    ) -> dict[str, Any]:
-        """Kill the work up to `kills` times, in the kinds of pieces that `known` counts least, then
-        let it end.
+    def disturb(self, chosen: random.Random) -> tuple[Counter[str], list[str]]:
+        """Do the work from nothing, with kills.
 
-        Returns the kills by kind of piece, all kinds of an undisturbed run, and the names of files
-        that differ from the undisturbed run's.
+        Returns the kills by operation and file, and the names of files that differ from the
+        undisturbed run's.
         """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
-        self._file.path.unlink()
-        kinds = sorted({kind for kind, _ in self.pieces})
-        order = sorted(chosen.sample(kinds, len(kinds)), key=lambda kind: known.get(kind, 0))
-        places = {
-            kind: [at for at, (name, _) in enumerate(self.pieces) if name == kind]
-            for kind in order[:kills]
-        }
-        for at in sorted(
-            chosen.choice(all_of_kind) for all_of_kind in places.values()
-        ):  # in the order of a run
-            self._wait(Watch(self._file, self.pieces, at, chosen.random()))
-        self._run()
+        kills: Counter[str] = Counter()
+        while operation := self._kill(chosen.randrange(SPAN)):
+            kills[operation] += 1
         left = self._left()
-        different = sorted(
-            name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name)
-        )
-        return {
-            "kills": dict(Counter(self._file.that("hit"))),
-            "kinds": kinds,
-            "different": different,
-        }
+        names = {*left, *self.expected}
+        different = sorted(name for name in names if left.get(name) != self.expected.get(name))
+        return kills, different
 
-    def _run(self) -> None:
-        status = self._wait(Watch(self._file))
-        assert status == 0, f"{self.method}: the run ended with {status}: see {self.folder / 'log'}"
+    def _kill(self, at: int) -> str:
+        """Run in a copy of this process, which is killed before operation number `at`.
 
-    def _wait(self, watch: Watch) -> int:
-        """Run in a copy of this process. Returns its exit status, negative if a signal ended it."""
+        Returns the operation and its file, "" if the run ended before.
+        """
 
         def run() -> int:
-            watch.install()
+            executor: Any = local
+            # so models are scored in this process, which is killed
+            executor.list_physical_cores = lambda: [(0,)]
+            NotedDisk(self.folder, at, "ends").install()
             places = ["--runs", str(self.folder / "runs"), "--out", str(self.folder / "report")]
             return run_all.main(["run", str(self.suite), *places])
 
-        return os.waitstatus_to_exitcode(
-            os.waitpid(processes.forked(run, self.folder / "log"), 0)[1]
+        ended = os.waitpid(processes.forked(run, self._log), 0)[1]
+        status = os.waitstatus_to_exitcode(ended)
+        assert status in (0, -signal.SIGKILL), (
+            f"{self.method}: the run ended with {status}: see {self._log}"
         )
+        if status == 0:
+            return ""
+        last = self._log.read_text().splitlines()[-1]
+        return CHANGING.sub("*", last.replace(f"{self.folder}/", ""))
 
     def _left(self) -> dict[str, Any]:
         """What must be the same, by file: checksums of models, tokens and tables, and records

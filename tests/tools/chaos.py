@@ -1,12 +1,12 @@
 """Random kills of `run_all.py run` and its processes, and faults of its disk (`make chaos`).
 
-    python -m tests.tools.chaos kills [--kills N] [--seed 0] [--methods A,B]
+    python -m tests.tools.chaos kills [--runs 3] [--seed 0] [--methods A,B]
     python -m tests.tools.chaos many [--runs 200] [--seed 0]
     python -m tests.tools.chaos disk
 
-`kills` takes the methods in turn. It kills a run seven times, lets it finish, and compares it with
-an undisturbed one (tests/support/kills.py). It ends after N kills, or without N after a kill in
-each kind of work of each method. `many` trains short runs side by side and kills 30 processes per
+`kills` takes one method after another. It kills a run some seven times before operations of its
+disk, lets it finish, and compares it with an undisturbed one (tests/support/kills.py). It does so
+with several runs of each method. `many` trains short runs side by side and kills 30 processes per
 100 runs (tests/support/many_runs.py). `disk` lets each operation of each scenario fail
 (tests/support/faulty_disk.py). All kills and faults are counted.
 """
@@ -28,33 +28,26 @@ from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
 
 KILLED = 0.3  # kills per run of `many`
-TOGETHER = 7  # kills of a run before it may finish
 PATIENCE = 3600.0  # seconds for `many`
 
 
-def kills(count: int | None, seed: int, names: list[str]) -> int:
+def kills(runs: int, seed: int, names: list[str]) -> int:
     """Return 1 if a killed run leaves something else than an undisturbed one, else 0."""
-    hit: dict[str, Counter[str]] = {name: Counter() for name in names}
-    wrong, turn = 0, 0
-    left = list(names)  # methods of which some kind of work was not hit
+    total: Counter[str] = Counter()
+    wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        while left and (count is None or sum(kinds.total() for kinds in hit.values()) < count):
-            name = left.pop(0)
-            run = Kills(Path(folder) / f"{name}-{turn}", name)
-            outcome = run.disturb(TOGETHER, random.Random(f"{seed} {name} {turn}"), hit[name])
-            hit[name].update(outcome["kills"])
-            missing = set(outcome["kinds"]) - set(hit[name])
-            if missing or count is not None:
-                left.append(name)
-            wrong += bool(outcome["different"])
-            turn += 1
-            print(
-                f"{name}: {hit[name].total()} kills; not hit: {sorted(missing)}; differs: "
-                f"{outcome['different'][:8]}"
-            )
-    total: Counter[str] = sum(hit.values(), Counter())
-    print(f"{total.total()} kills of {turn} runs of {len(names)} methods, {wrong} differ")
-    print("; ".join(f"{kind} {number}" for kind, number in total.most_common()))
+        for name in names:
+            work = Kills(Path(folder) / name, name)
+            for run in range(runs):
+                killed, different = work.disturb(random.Random(f"{seed} {name} {run}"))
+                total.update(killed)
+                wrong += bool(different)
+                print(f"{name}: {killed.total()} kills; differs: {different[:8]}", flush=True)
+    for operation, number in sorted(total.items()):
+        print(f"{number} {operation}")
+    print(
+        f"{total.total()} kills of {runs * len(names)} runs of {len(names)} methods, {wrong} differ"
+    )
     return int(bool(wrong))
 
 
@@ -85,17 +78,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("kills", "many", "disk"))
-    parser.add_argument("--kills", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", default=",".join(methods.list_names()))
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--runs", type=int, help="of each method, by default 3, or of `many`, 200")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends work as Ctrl-C does
     if given.what == "disk":
         return disk()
     if given.what == "many":
-        return many(given.runs, given.seed)
-    return kills(given.kills, given.seed, given.methods.split(","))
+        return many(given.runs or 200, given.seed)
+    return kills(given.runs or 3, given.seed, given.methods.split(","))
 
 
 if __name__ == "__main__":
