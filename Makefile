@@ -5,8 +5,8 @@
 # make docs    the docs as a site in build/site/, with search, API pages and the reports of all studies
 # make slurm-demo, make slurm-chaos    docs/slurm_and_gpus.md: a real Slurm cluster on this machine
 # make gpu-check    docs/slurm_and_gpus.md: in eight minutes, all that is to be known of this machine's GPU, or of several
-# make chaos   tests/TRIALS.md: kills of each method before random operations of its disk, two hundred runs side by side,
-#              a disk that fails at each of its operations, and slurm-chaos
+# make chaos   tests/TRIALS.md: kills of each method before random operations of its disk, a disk that fails at each of
+#              its operations, and slurm-chaos
 PYTHON ?= python3
 VENV := .venv
 # what is imported is compiled then: to compile all of it takes pip as long as all else that it does
@@ -68,7 +68,6 @@ gpu-check: $(VENV)/installed-test
 
 chaos: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills
-	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos many
 	$(RUN) -m tests.tools.chaos disk
 	@$(MAKE) slurm-chaos
 

@@ -1,4 +1,4 @@
-"""A small `make chaos`: kills of one run, and of several side by side (tests/TRIALS.md)."""
+"""A small `make chaos`: kills of a run (tests/TRIALS.md)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ import pytest
 
 import methods
 from benchmark.instruments.conformance import TinyRuns
-from tests.support import many_runs
 from tests.support.kills import Kills
-from tests.support.many_runs import ManyRuns
-from tests.support.thorough import only_thorough
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="forks, and looks for processes in /proc"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks into /proc")
 
 
 def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
@@ -50,23 +45,3 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
     assert run.store.is_stage_done(run.keys[0]) and left.exists()
     run.train(last_stage=0)
     assert not left.exists()
-
-
-@only_thorough  # `make chaos` trains two hundred runs
-def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(
-    tmp_path: Path, monkeypatch
-) -> None:
-    """Oracle: by hand: 2 methods with 2 seeds are 4 runs, and a quarter of that is 1 kill. A seed
-    has 3 stages, because the methods share the first. `wrong` is empty if each run and stage is
-    done once, and those of seed 0 have the weights of undisturbed runs.
-    """
-    monkeypatch.setattr(many_runs, "COMPARED", 1)
-    many = ManyRuns(tmp_path, runs=4, share=0.25, seed=1)
-    assert many.disturb(seconds=300)
-    outcome = many.outcome()
-    assert (outcome["runs"], outcome["done"], outcome["stages"], outcome["kills"]) == (
-        4,
-        4,
-        6,
-        1,
-    ) and not outcome["wrong"]

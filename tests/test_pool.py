@@ -360,10 +360,10 @@ def paced(tiny: SuiteFolder) -> Iterator[SuiteFolder]:
         yield tiny
 
 
-def start(tiny: SuiteFolder) -> subprocess.Popen[bytes]:
+def start(tiny: SuiteFolder, *more: str) -> subprocess.Popen[bytes]:
     """Two runs at a time, in a process group of their own."""
     return subprocess.Popen(
-        [sys.executable, "run_all.py", *tiny.arguments("run", "--parallel", "2")],
+        [sys.executable, "run_all.py", *tiny.arguments("run", "--parallel", "2", *more)],
         cwd=tiny.folder / "code",
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.DEVNULL,
@@ -396,3 +396,18 @@ def test_all_stop_after_a_checkpoint_when_the_parent_is_killed(paced: SuiteFolde
         assert all(
             torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.items()
         )
+
+
+@only_thorough
+def test_a_process_that_is_killed_costs_no_other_run(paced: SuiteFolder) -> None:
+    """Oracle: by hand: two runs share their first stage, and SIGKILL ends one in its second. The
+    other is trained, and with --retry-failed the killed one too. Each stage is done once.
+    """
+    tiny = paced.write("x", "y")
+    tiny.tell("x", "die")
+    assert start(tiny).wait(timeout=300) == 1
+    assert [tiny.count(row, "done") for row in ("x", "y")] == [0, 1]
+    tiny.let_go("x")
+    assert start(tiny, "--retry-failed").wait(timeout=300) == 0
+    assert [tiny.count(row, "done") for row in ("x", "y")] == [1, 1]
+    assert tiny.count("x", "done", index=0) == 1

@@ -84,13 +84,6 @@ def has_variable(pid: int, setting: str) -> bool:
     return False
 
 
-def words(pid: int) -> list[str]:
-    """The command line of a process; empty if it has gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-    return []
-
-
 def everyone() -> Iterator[int]:
     """Pids of all processes that there are."""
     return map(int, filter(str.isdigit, os.listdir("/proc")))

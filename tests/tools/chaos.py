@@ -1,20 +1,17 @@
-"""Random kills of `run_all.py run` and its processes, and faults of its disk (`make chaos`).
+"""Random kills of `run_all.py run`, and faults of its disk (`make chaos`).
 
     python -m tests.tools.chaos kills [--runs 3] [--seed 0] [--methods A,B]
-    python -m tests.tools.chaos many [--runs 200] [--seed 0]
     python -m tests.tools.chaos disk
 
-`kills` takes one method after another. It kills a run some seven times before operations of its
+`kills` takes one method after another. It kills a run some six times before operations of its
 disk, lets it finish, and compares it with an undisturbed one (tests/support/kills.py). It does so
-with several runs of each method. `many` trains short runs side by side and kills 30 processes per
-100 runs (tests/support/many_runs.py). `disk` lets each operation of each scenario fail
+with several runs of each method. `disk` lets each operation of each scenario fail
 (tests/support/faulty_disk.py). All kills and faults are counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import sys
@@ -25,10 +22,6 @@ from pathlib import Path
 import methods
 from tests.support import faulty_disk
 from tests.support.kills import Kills
-from tests.support.many_runs import ManyRuns
-
-KILLED = 0.3  # kills per run of `many`
-PATIENCE = 3600.0  # seconds for `many`
 
 
 def kills(runs: int, seed: int, names: list[str]) -> int:
@@ -51,17 +44,6 @@ def kills(runs: int, seed: int, names: list[str]) -> int:
     return int(bool(wrong))
 
 
-def many(runs: int, seed: int) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        together = ManyRuns(Path(folder) / "many", runs, KILLED, seed)
-        if not together.disturb(PATIENCE):
-            print(f"not finished in {PATIENCE:.0f} s")
-            return 1
-        outcome = together.outcome()
-    print(f"seed {seed}: {json.dumps(outcome)}")
-    return int(bool(outcome["wrong"] or outcome["done"] != runs))
-
-
 def disk() -> int:
     wrong = faults = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -77,17 +59,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("kills", "many", "disk"))
+    parser.add_argument("what", choices=("kills", "disk"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", default=",".join(methods.list_names()))
-    parser.add_argument("--runs", type=int, help="of each method, by default 3, or of `many`, 200")
+    parser.add_argument("--runs", type=int, default=3, help="of each method")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends work as Ctrl-C does
     if given.what == "disk":
         return disk()
-    if given.what == "many":
-        return many(given.runs or 200, given.seed)
-    return kills(given.runs or 3, given.seed, given.methods.split(","))
+    return kills(given.runs, given.seed, given.methods.split(","))
 
 
 if __name__ == "__main__":
