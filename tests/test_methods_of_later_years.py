@@ -136,7 +136,9 @@ def test_mer_draws_back_after_every_k_steps() -> None:
     """Oracle: theta_0 + gamma (theta_k - theta_0) written out for seven steps of SGD with k = 3,
     the seventh left as it is.
     """
-    weights, rows = toy.own()["weights"]["first"], toy.batch(toy.own()["domains"][0])
+    numbers = toy.read_numbers()
+    weights = numbers["weights"]["first"]
+    rows = toy.batch(numbers["domains"][0])
     method = build("mer", {"steps": 3, "gamma": 0.4})
     trained = toy.Toy(weights)
     method.start_stage(trained, toy.stage(1))

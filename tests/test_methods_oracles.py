@@ -26,11 +26,9 @@ def build(name: str, options: dict[str, Any] | None = None) -> Any:
     return methods.build(name, options)
 
 
-@pytest.fixture(scope="module", params=["own", "shared"])
-def oracle(request) -> dict[str, Any]:
-    if request.param == "shared" and not toy.SHARED.exists():
-        pytest.skip(f"needs the larger set of numbers, {toy.SHARED}")
-    return toy.own() if request.param == "own" else toy.shared()
+@pytest.fixture(scope="module")
+def oracle() -> dict[str, Any]:
+    return toy.read_numbers()
 
 
 def measured(method, oracle, weights: str, domain: int) -> tuple[nn.Module, Learner]:

@@ -1,5 +1,5 @@
 """A toy language model, and the numbers that public implementations of the methods compute on it
-(toy.json, see `own`).
+(toy.json, see `read_numbers`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Stage, StreamInfo
 
 VOCABULARY = 13
-SHARED = (
-    Path(__file__).parents[3] / "shared" / "oracles"
-)  # beside the checkout, if somebody has put it there
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}  # float64
 
 
@@ -115,7 +112,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def own() -> dict[str, Any]:
+def read_numbers() -> dict[str, Any]:
     """The numbers in toy.json. Most results have only `hidden.bias` and `output.bias`, as a sample
     of all parameters.
 
@@ -136,22 +133,4 @@ def own() -> dict[str, Any]:
             key: part.view(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)
         }
         numbers.setdefault("weights", {})[name] = weights
-    return numbers
-
-
-def shared() -> dict[str, Any]:
-    """The numbers of `own` for all parameters, from the files in SHARED."""
-    numbers = own()
-    names = ("ewc", "mas", "er", "logit_kd")
-    files = {
-        name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names
-    }
-    ewc, mas, er, kd = (files[name]["outputs"] for name in names)
-    numbers["ewc"]["penalty_gradient"]["per_sample"] = ewc["penalty_gradient"]["per_sample"]["half"]
-    numbers["mas"]["importance"] = mas["importance_per_sample"]
-    numbers["mas"]["penalty_gradient"] = mas["penalty_gradient"]["sum_per_sample"]
-    for union, outputs in zip(numbers["er"]["unions"], er["union"], strict=True):
-        union["gradient"] = outputs["gradient"]
-    for temperature, answers in numbers["logit_kd"]["T"].items():
-        answers["gradient"] = kd["elle"][temperature]["gradient_mean"]
     return numbers
