@@ -98,68 +98,41 @@ def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "prompts", "kind", "prompt"),
+    ("architecture", "kind", "prompt"),
     [
-        ("gpt", False, "", None),
-        ("gpt", True, "", None),
-        ("gpt", True, "", "one"),
-        ("llama", True, "", "two"),
-        ("gpt_neox", True, "", "two"),
-        ("gpt", False, "adapters", "one"),
-        ("gpt", False, "adapters", "two"),
-        ("llama", False, "adapters", None),
+        *((name, "", prompt) for name in list_architecture_names() for prompt in ("two", "none")),
+        ("gpt", "adapters", "one"),
+        ("llama", "adapters", None),
     ],
 )
-def test_the_perplexity_is_the_one_of_evaluate(
-    architecture: str, prompts: bool, kind: str, prompt: str | None, tmp_path: Path
+def test_predictions_are_the_models_own(
+    architecture: str, kind: str, prompt: str | None, tmp_path: Path
 ) -> None:
-    """Oracle: `evaluate` on the stage's folder, to 1e-5. By default both read the same domain."""
-    where, documents = write_text(tmp_path)
-    trained = stage(tmp_path / "stage", architecture, prompts, kind)
-    export_model(trained, tmp_path / "out", prompt)
-    measured = evaluate_text(trained / "model", where, prompt)
-    expected = measured["perplexity"]
-    assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(
-        expected, rel=1e-5
-    )
-    assert measured["documents"] == len(documents)
-    if prompts:
-        with pytest.raises(ConfigError, match=r"out: .*prompt"):
-            evaluate_text(tmp_path / "out", where)
-    else:
-        assert evaluate_text(tmp_path / "out", where)["perplexity"] == pytest.approx(
-            expected, rel=1e-6
-        )
-
-
-@pytest.mark.parametrize("prompt", ["two", "none"])
-@pytest.mark.parametrize("architecture", list_architecture_names())
-def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path: Path) -> None:
-    """Oracle: the model's probabilities of text tokens, with the prompt and without. All other
-    tokens have probability 0.
+    """Oracle: the model's probabilities of text tokens, with the prompt, without, and with the
+    adapters of a domain, by default of the last one. All other tokens have probability 0.
     """
-    trained = stage(tmp_path / "stage", architecture, prompts=True)
-    assert export_model(trained, tmp_path / "out", prompt) == (None if prompt == "none" else prompt)
+    trained = stage(tmp_path / "stage", architecture, not kind, kind)
+    domain = None if prompt == "none" else prompt or DOMAINS[-1]
+    assert export_model(trained, tmp_path / "out", prompt) == domain
     model = load(trained / "model")
-    kind = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
-    network, bpe = (
-        kind.from_pretrained(tmp_path / "out"),
-        AutoTokenizer.from_pretrained(tmp_path / "out"),
-    )
+    loader = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
+    network = loader.from_pretrained(tmp_path / "out")
+    bpe = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert network.config.architectures == [type(model.network).__name__] and not hasattr(
         network.config, "domains"
     )
-    assert network.config.tie_word_embeddings == (model.masked or prompt == "none")
+    model.prompts = model.prompts and domain is not None
+    assert network.config.tie_word_embeddings == (model.masked or not model.prompts)
     begin = bpe("", add_special_tokens=True).input_ids[: -1 if model.masked else None]
     tokens = torch.randint(
         4, model.vocabulary.text, (3, LENGTH - 1), generator=torch.Generator().manual_seed(1)
     )
     tokens[:, 0] = begin[0]
     tokens[:, 3] = model.vocabulary.special.mask if model.masked else 7
-    model.prompts = prompt != "none"
+    domains = torch.full((3,), DOMAINS.index(domain) if domain else 0)
     with torch.no_grad():
         places = torch.arange(1, LENGTH - 2).expand(3, -1)
-        expected = model(tokens[:, :-1], torch.full((3,), 1), places).log_softmax(-1)
+        expected = model(tokens[:, :-1], domains, places).log_softmax(-1)
         rows = torch.cat([torch.tensor(begin).expand(3, -1), tokens[:, 1:-1]], dim=1)
         predicted = network(rows).logits.log_softmax(-1)[:, len(begin) :][:, : LENGTH - 3]
     text = model.vocabulary.text
