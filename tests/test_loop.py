@@ -1,14 +1,10 @@
-"""The clock, the learning rate and the loop: what is charged, when it stops, what a kill leaves."""
+"""The clock, the learning rate and the loop: what is charged, when it stops, what a stop leaves."""
 
 from __future__ import annotations
 
 import math
-import os
-import signal
 import time
 from dataclasses import dataclass, field
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +13,6 @@ import torch
 import methods
 from benchmark import cancel
 from benchmark.instruments.conformance import ALONE, TinyRuns
-from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, find_schedule
 from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import Work
@@ -26,7 +21,6 @@ from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import World
 from benchmark.training.stage import NonFiniteLoss
-from tests.support.processes import call_apart
 from tests.support.record_lines import read_lines, read_stage_lines
 
 
@@ -190,44 +184,6 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tiny_folder) -> Non
     saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert saved["position"]["step"] == 3
     assert all(tensor.isfinite().all() for tensor in saved["model"].values())
-
-
-def train_and_die(folder: Path, steps: int) -> None:
-    """Train ELLE, with a checkpoint after every step, and get killed after `steps` steps."""
-    tiny, calls = TinyRuns("elle", methods.build, folder), count()
-    stop = lambda: bool(next(calls) == steps and os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
-    with cancel.heed(stop):
-        tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed").train()
-
-
-def test_sigkill_costs_nothing_but_time(tiny_folder) -> None:
-    """Oracle: weights and evaluations of an undisturbed run, bit for bit, and its names of files.
-    ELLE is killed while it recovers after growth, and half a checkpoint is left behind.
-    """
-    tiny = TinyRuns("elle", methods.build, tiny_folder)
-    expected = tiny.train_undisturbed()
-    torch.set_num_threads(1)
-    assert call_apart(train_and_die, tiny_folder, 14) == -signal.SIGKILL
-    run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed")
-    assert not run.store.is_stage_done(run.keys[1])
-    (run.store.stage_folder(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
-    run.train()
-    whole = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
-    assert run.keys == whole.keys
-    for key, weights in zip(run.keys, expected, strict=True):
-        actual = load(run.store.stage_folder(key) / "model").state_dict()
-        assert all(torch.equal(weights[name], actual[name]) for name in weights)
-        left = [either.store.stage_folder(key).rglob("*") for either in (run, whole)]
-        files = [
-            sorted(path.name for path in paths if not path.suffix[1:].isdigit()) for paths in left
-        ]  # without leases
-        assert files[0] == files[1]
-        seen = [read_stage_lines(either.store.stage_file(key)) for either in (run, whole)]
-        evaluations = [
-            [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"]
-            for lines in seen
-        ]
-        assert evaluations[0] == evaluations[1]
 
 
 @pytest.mark.parametrize("method", ["ewc", "elle"])

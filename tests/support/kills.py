@@ -139,8 +139,8 @@ class Kills:
         """What must be the same, by file: checksums of models, tokens and tables, and records
         without measures of time.
 
-        Pictures, heartbeats of runs, and the page, which shows times, must only exist. Locks and
-        files that begin with a dot do not count.
+        Pictures, heartbeats of runs, and the page, which shows times, must only exist. Locks do not
+        count, nor do unfinished files outside of stages.
         """
         left: dict[str, Any] = {}
         for path in sorted(self.folder.rglob("*")):
@@ -151,7 +151,7 @@ class Kills:
                 or "lock" in path.name
             ):
                 continue
-            if path.name.startswith("."):
+            if path.name.startswith(".") and "stages" not in path.parts:
                 continue  # what a killed writer leaves is removed a day later
             if path.suffix == ".jsonl":
                 lines = read_stage_lines(path) if path.name == "records.jsonl" else read_lines(path)
