@@ -208,7 +208,7 @@ def test_evaluate_says_of_a_domains_text_what_records_say(
     architecture: str, prompts: bool, tmp_path: Path
 ) -> None:
     """Oracle: the perplexities that a run records for these domains. A masked model has each
-    domain's own masks.
+    domain's own masks. By default a text is read as the last domain's.
     """
     domains, texts = [], {}
     for number, name in enumerate(DOMAINS):
@@ -237,6 +237,8 @@ def test_evaluate_says_of_a_domains_text_what_records_say(
     )
     said = {name: evaluate_text(tmp_path / "model", text, name) for name, text in texts.items()}
     answers = {name: measures["perplexity"] for name, measures in said.items()}
+    assert {measures["documents"] for measures in said.values()} == {60}
+    assert evaluate_text(tmp_path / "model", texts["one"])["domain"] == DOMAINS[-1]
     for text in corpus.domains:
         assert said[text.name]["bits_per_byte"] == pytest.approx(
             to_bits_per_byte(recorded[text.name], text), rel=1e-5
