@@ -4,9 +4,7 @@ suites name.
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -21,7 +19,7 @@ from benchmark.downstream import tasks
 from benchmark.jobs.preparation import name_moving_sets
 from benchmark.settings.load import load_suite
 from benchmark.settings.tasks import HubTask, Task
-from benchmark.settings.texts import Domain, HubDataset, OnError
+from benchmark.settings.texts import Domain, HubDataset
 
 datasets = pytest.importorskip("datasets")
 
@@ -138,59 +136,42 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
         read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_ragged_rows_of_csv_are_broken_and_lose_no_text(tmp_path: Path, packed: bool) -> None:
-    """Rows with too many and too few fields, in a local file and in a data set.
-
-    Oracle: by hand: the texts of whole rows, and the line numbers of broken rows.
-    """
-    rows = 'text,label\n"quoted, text",0\n"of two\nlines",1\nshort\nbad, text,0,1\nNA,1\n'
-    end = ".gz" if packed else ""
-    path = tmp_path / f"mixed.csv{end}"
-    path.write_bytes(gzip.compress(rows.encode()) if packed else rows.encode())
-
-    def read_table(on_error: OnError, **place: Any) -> tuple[list[str], set[str]]:
-        domain = Domain(name="hub", on_error=on_error, **place)
-        skipped = Counter[str]()
-        texts = [document.text for document in corpus.read(domain, 0.5, skipped)]
-        return texts, {reason.rpartition("/")[2] for reason in skipped}
-
-    def name_files(pattern: str) -> dict[str, Any]:
-        return {"datasets": (HubDataset(path=str(tmp_path), files=(pattern,)),)}
-
-    broken = {f"mixed.csv{end}:5", f"mixed.csv{end}:6"}
-    places = ({"train": (str(path),)}, name_files(path.name), name_files(f"m*.csv{end}"))
-    for place in places:
-        with pytest.raises(DataError, match=rf"mixed\.csv{end}:5: 1 fields.*on_error"):
-            read_table("stop", **place)
-        assert read_table("skip", **place) == (["quoted, text", "of two\nlines", "NA"], broken)
-    with pytest.raises(DataError, match="none"):
-        read_table("skip", **name_files(f"none*.csv{end}"))
-
-
 @pytest.mark.parametrize(("end", "separator"), [(".csv", ","), (".csv.gz", ","), (".tsv", "\t")])
-def test_a_data_set_of_csv_loses_no_text_either(tmp_path: Path, end: str, separator: str) -> None:
-    """Rows with too many and too few fields, between commas or tabs, in a data set without `files`.
+def test_ragged_rows_of_a_table_are_broken_and_lose_no_text(
+    tmp_path: Path, end: str, separator: str
+) -> None:
+    """Rows with too many and too few fields, between commas or tabs, in a local file and in a data
+    set with and without `files`.
 
     Oracle: by hand: the texts of whole rows, and the line numbers of broken rows.
     """
-    rows = [["text", "label"], ["One, two", "0"], ["bad", "text", "0"], ["short"], ["NA", "1"]]
+    rows = 'text|label\n"quoted| text"|0\n"of two\nlines"|1\nshort\nbad| text|0|1\nNA|1\n'
+    content = rows.replace("|", separator).encode()
     folder = repository(tmp_path / "set", {})
     path = folder / f"train{end}"
-    with io.StringIO() as text:
-        csv.writer(text, delimiter=separator).writerows(rows)
-        content = text.getvalue().encode()
     path.write_bytes(gzip.compress(content) if end.endswith(".gz") else content)
-    dataset = HubDataset(path=str(folder), documents=3)
-    skipped = Counter[str]()
-    skips = Domain(name="hub", datasets=(dataset,), on_error="skip")
-    assert [document.text for document in corpus.read(skips, 0.5, skipped)] == ["One, two"]
-    assert {reason.rpartition("/")[2] for reason in skipped} == {f"train{end}:{i}" for i in (3, 4)}
-    with pytest.raises(DataError, match=rf"train\{end}:3: 3 fields"):
-        read(dataset)
+    place = rf"train\{end}:5: 1 fields"
+    dataset = HubDataset(path=str(folder))
+    domains = [Domain(name="hub", datasets=(dataset,))]
+    if end != ".tsv":  # which neither `files` nor `train` may name
+        for pattern in (path.name, f"t*{end}"):
+            of_files = dataset.model_copy(update={"files": (pattern,)})
+            domains.append(Domain(name="hub", datasets=(of_files,)))
+        domains.append(Domain(name="hub", train=(str(path),)))
+        with pytest.raises(DataError, match="none"):
+            read(dataset.model_copy(update={"files": (f"none*{end}",)}))
+    for domain in domains:
+        with pytest.raises(DataError, match=rf"{place}.*on_error"):
+            list(corpus.read(domain, 0.5, Counter()))
+        skips = domain.model_copy(update={"on_error": "skip"})
+        skipped = Counter[str]()
+        texts = [document.text for document in corpus.read(skips, 0.5, skipped)]
+        assert texts == [f"quoted{separator} text", "of two\nlines", "NA"]
+        broken = {f"train{end}:{line}" for line in (5, 6)}
+        assert {reason.rpartition("/")[2] for reason in skipped} == broken
     task = Task(name="t", domain="hub", dataset=HubTask(path=str(folder), test="train"))
-    with pytest.raises(DataError, match=rf"'t'.*train\{end}:3: 3 fields"):
-        tasks.load_examples(task, [skips], tmp_path / "kept")
+    with pytest.raises(DataError, match=rf"'t'.*{place}"):
+        tasks.load_examples(task, domains[:1], tmp_path / "kept")
     with pytest.raises(DataError, match="Bad split"):
         read(dataset.model_copy(update={"split": "nowhere"}))
 
