@@ -17,7 +17,6 @@ from benchmark.data.prepared import find_prepared_corpus, prepare_corpus
 from benchmark.downstream.classifier import SavedModel
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.ledger.store import Store
 from benchmark.models import load
 from benchmark.training import checkpoint
 
@@ -104,57 +103,41 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(
-    name: str, damage: str, tiny: TinyRuns
-) -> None:
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        *(("model", name) for name in ("model.safetensors", "config.json", "tokenizer.json")),
+        *(("domain", name) for name in ("train.bin", "valid.bin", "info.json")),
+        ("tokenizer", "tokenizer.json"),
+    ],
+)
+def test_a_damaged_file_is_not_used(place: str, name: str, damage: str, tiny: TinyRuns) -> None:
     """The rule of docs/concepts.md: every reader compares checksums. The error names the file
-    and a cure.
+    and a cure. `status` reads no token ids: it finds no flipped bit of them.
     """
-    run = tiny.make_run(tiny.make_config(), "run")
-    folder = run.store.stage_folder(run.keys[0]) / "model"
+    config = tiny.make_config()
+    run = tiny.make_run(config, "run")
+    model = run.store.stage_folder(run.keys[0]) / "model"
+    domain = prepare_corpus(config, run.store).domains[1].folder
+    [tokenizer] = run.store.root.glob("data/tokenizers/*/tokenizer.json")
+    assert domain
+    folder = {"model": model, "domain": domain, "tokenizer": tokenizer.parent}[place]
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
+    readers: list[Callable[[], object]] = [lambda: tiny.make_run(config, "run")]
+    if place == "model":
+        readers = [lambda: load(model), lambda: SavedModel(model), run.train]
+    elif place == "domain":
+        if damage == "flipped" and name.endswith(".bin"):
+            find_prepared_corpus(config, run.store)
+        else:
+            readers.append(lambda: find_prepared_corpus(config, run.store))
+    cure = "copy" if place == "model" else f"remove {folder},"
     try:
-        for read in (lambda: load(folder), lambda: SavedModel(folder), run.train):
-            with pytest.raises(DamagedFile, match=f"{folder / name} .*copy"):
+        for read in readers:
+            with pytest.raises(DamagedFile, match=f"{folder / name} .*{cure}"):
                 read()
     finally:
         (folder / name).write_bytes(whole)
-    load(folder)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
-def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
-    """The rule of docs/concepts.md. `status` reads no token ids: it finds files that are cut or
-    missing and any damage to info.json, but no flipped bit of tokens.
-    """
-    config, store = tiny.make_config(), Store(tiny.folder / "run")
-    folder = prepare_corpus(config, store).domains[1].folder
-    assert folder
-    whole = (folder / name).read_bytes()
-    DAMAGES[damage](folder / name)
-    try:
-        with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder},"):
-            tiny.make_run(config, "run")
-        if damage == "flipped" and name != "info.json":
-            find_prepared_corpus(config, store)
-        else:
-            with pytest.raises(DamagedFile):
-                find_prepared_corpus(config, store)
-    finally:
-        (folder / name).write_bytes(whole)
+    load(model)
     tiny.make_run(config, "run")
-
-
-def test_a_damaged_tokenizer_is_not_used(tiny: TinyRuns) -> None:
-    """The rule of docs/concepts.md: one flipped bit in the middle of the file is enough."""
-    [path] = (tiny.folder / "data").glob("tokenizers/*/tokenizer.json")
-    whole = path.read_bytes()
-    flip(path, 8 * (len(whole) // 2))
-    try:
-        with pytest.raises(DamagedFile, match=f"{path.name} is damaged"):
-            tiny.make_run(tiny.make_config(), "run")
-    finally:
-        path.write_bytes(whole)
