@@ -365,19 +365,9 @@ def test_what_is_held_out_is_neither_trained_on_nor_validated_on(tmp_path) -> No
     assert set(texts(docs, "train")).isdisjoint(expected)
 
 
-def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
-    """Oracle: set difference."""
-    train = write(tmp_path / "train.jsonl", json_lines(*({"text": t} for t in "abcde")))
-    valid = write(tmp_path / "valid.jsonl", json_lines(*({"text": t} for t in "dxd")))
-    docs, skipped = read(domain(train, valid=(valid,)))
-    assert texts(docs, "valid") == ["d", "x"]
-    assert texts(docs, "train") == ["a", "b", "c", "e"]
-    assert skipped == {"duplicate": 2}
-
-
 def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) -> None:
     """By hand: four forms of one text are copies, of which the first stays. Each form by itself
-    would be in the same split.
+    would be in the same split. Text of a validation file is not trained on.
     """
     forms = ["One  text, ﬁne\n", "one text, fine", "ONE TEXT, FINE", "One\ttext,\u00a0fine "]
     others = ["onetext, fine", "one text fine"]
