@@ -5,8 +5,6 @@ estimate it.
 from __future__ import annotations
 
 import dataclasses
-import json
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from benchmark.jobs.executors import local
 from benchmark.jobs.state import RunState
 from benchmark.jobs.status import _measure_time_off_clock
 from benchmark.ledger.records import ResumedLine
-from benchmark.ledger.runs import measure_wall_time
 from benchmark.ledger.store import Store
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
@@ -34,23 +31,16 @@ from tests.support.texts import sentences, write
 BYTES_PER_TOKEN = 2.6  # of a vocabulary of 1,024
 
 
-def write_book(path: Path, paragraphs: int) -> str:
-    """A text of one file, in paragraphs of some hundred characters with blank lines between."""
-    draw = random.Random(7)
-    words = [f"w{number}" for number in range(500)]
-    text = "\n\n".join(" ".join(draw.choices(words, k=90)) for _ in range(paragraphs))
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    return text
-
-
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The text of a domain of one big file, beside two domains of small documents."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("letters", "notes")):
         write(tmp_path / "texts" / name / "all.jsonl", sentences(number, 900))
-    return write_book(tmp_path / "texts" / "novel" / "book.txt", 3000)
+    text = "\n\n".join(sentences(7, 12_000, [f"w{number}" for number in range(500)]))
+    (tmp_path / "texts" / "novel").mkdir()
+    (tmp_path / "texts" / "novel" / "book.txt").write_text(text)
+    return text
 
 
 def read_book(**settings: object) -> list[str]:
@@ -170,22 +160,6 @@ def test_what_is_left_counts_evaluation() -> None:
     times._seconds = [2.0, 4.0]
     assert times.estimate_rest(0.45, 100.0) == pytest.approx(9.0)
     assert times.estimate_rest(1.0, 100.0) == 0.0
-
-
-def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
-    """Oracle: the difference of the times of the stage's first and last line, not the seconds that
-    the lines charge.
-    """
-    suite = tiny_suite.write(tmp_path)
-    places = ["--runs", tmp_path / "runs", "--out", tmp_path / "report", "--methods", "naive"]
-    assert call("run", suite, *places) == 0
-    store = Store(tmp_path / "runs")
-    for file in store.root.glob("stages/*/records.jsonl"):
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        done = next(line for line in lines if line["kind"] == "done")
-        wall_time = measure_wall_time(store.read_stage(file.parent.name))
-        assert wall_time == pytest.approx(done["time"] - lines[0]["time"], abs=1e-3)
-        assert wall_time > 0
 
 
 def test_time_off_the_clock_is_known_from_stages_that_ended() -> None:
