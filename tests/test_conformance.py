@@ -262,33 +262,6 @@ def tiny_runs_of(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
     )
 
 
-class NoTeacher(LifelongMethod):
-    """Distillation from a teacher that is the model itself."""
-
-    def options(self):
-        return {}
-
-    def start_stage(self, model, stage):
-        self.teacher = model
-        return model
-
-    def loss(self, learner, batch):
-        text = batch.tokens, batch.domains, batch.positions
-        return (
-            super().loss(learner, batch)
-            + (learner.model(*text) - self.teacher(*text).detach()).square().mean()
-        )
-
-
-def test_a_method_that_does_nothing_is_told(tiny_folder, monkeypatch) -> None:
-    """Oracle: Naive's predictions, which this method has too. `may_equal_naive` allows that."""
-    tiny = tiny_runs_of(NoTeacher, tiny_folder)
-    with pytest.raises(AssertionError, match="3 stages .*Naive's"):
-        conformance.is_naive_where_it_says(tiny)
-    monkeypatch.setattr(NoTeacher, "may_equal_naive", True)
-    conformance.is_naive_where_it_says(tiny)
-
-
 class OwnOptimizer(LifelongMethod):
     """Naive with another optimizer, which is part of stage keys although `signature` lacks it."""
 
