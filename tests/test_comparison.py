@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 import re
 from pathlib import Path
@@ -32,6 +31,7 @@ from benchmark.settings.load import load_suite
 from benchmark.training.declaration import open_ledger
 from run_all import main
 from tests.support import synthetic
+from tests.support.record_lines import read_lines, write_lines
 from tests.support.tiny_suite import write as write_suite
 
 ROWS: list[tuple[str, str, dict[str, object]]] = [
@@ -54,7 +54,7 @@ def sides(tmp_path) -> tuple[Path, Path]:
         b, "demo", rows=[ROWS[0], ("ER", "er", {"replay_ratio": 0.2})], seeds=3, scores=False
     )
     for path in (b / "stages").rglob("records.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = read_lines(path)
         for line in lines:
             if line["kind"] == "stage":
                 line["provenance"]["packages"]["torch"] = "2.14.0"
@@ -63,7 +63,7 @@ def sides(tmp_path) -> tuple[Path, Path]:
                 line["perplexity"] = {
                     name: 1.1 * value for name, value in line["perplexity"].items()
                 }
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_lines(path, lines)
     return a, b
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -176,11 +175,11 @@ def test_copies_that_were_kept_are_left_out_without_training_again(tmp_path: Pat
         rel=1e-3,
     )
     file = clean.store.run_file(config)
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = read_lines(file)
     for line in lines:
         if line["kind"] == "run":
             line["texts"]["b"] = "of an earlier measure"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(file, lines)
     view = open_ledger(clean.store, methods.build).view(config)
     assert view.why == MEASURED_OTHERWISE and view.keys == clean.keys
     clean = train(tiny, config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from benchmark.settings.texts import Domain
 from benchmark.training.evaluate import measure_perplexities, to_bits_per_byte
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
-from tests.support.texts import cut_rows, prepare
+from tests.support.texts import cut_rows, prepare, write
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 
@@ -69,9 +68,7 @@ def stage(folder: Path, architecture: str = "gpt", prompts: bool = False, kind: 
 def write_text(folder: Path) -> tuple[Path, list[str]]:
     """A file of documents, no two alike, and the documents."""
     documents = [" ".join(WORDS[i // 8**j % 8] for j in range(2 + i % 5)) for i in range(8, 68)]
-    path = folder / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    return path, documents
+    return write(folder / "text.jsonl", documents), documents
 
 
 def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
@@ -215,7 +212,7 @@ def test_evaluate_says_of_a_domains_text_what_records_say(
         files = {part: tmp_path / f"{name}.{part}.jsonl" for part in ("train", "valid")}
         for part, path in files.items():
             lines = [f"{' '.join(WORDS[(i * (number + 2)) % 7 :])} {part} {i}" for i in range(60)]
-            path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+            write(path, lines)
         domains.append(
             Domain(name=name, train=(str(files["train"]),), valid=(str(files["valid"]),))
         )

@@ -5,7 +5,6 @@ suites name.
 from __future__ import annotations
 
 import gzip
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from benchmark.jobs.preparation import name_moving_sets
 from benchmark.settings.load import load_suite
 from benchmark.settings.tasks import HubTask, Task
 from benchmark.settings.texts import Domain, HubDataset
+from tests.support.record_lines import write_lines
 
 datasets = pytest.importorskip("datasets")
 
@@ -52,8 +52,9 @@ def repository(folder: Path, configurations: dict[str, dict[str, str]]) -> Path:
 
 def json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    write_lines(path, rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(path.read_bytes()))
 
 
 def parquet(path: Path, rows: list[dict[str, Any]]) -> None:

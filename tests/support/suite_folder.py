@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import random
 import shutil
@@ -37,7 +36,7 @@ from benchmark.settings.names import ROOT
 from benchmark.settings.suite import RunConfig
 from benchmark.training.processes import join
 from tests.support import processes
-from tests.support.record_lines import read_lines
+from tests.support.record_lines import read_lines, write_lines
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
 
 missing = missing_programs()
@@ -98,9 +97,7 @@ def write_texts(folder: Path) -> None:
     for name, words in WORDS.items():
         chosen = random.Random(name)
         texts = [" ".join(chosen.choices(words.split(), k=60)) for _ in range(120)]
-        (folder / f"{name}.jsonl").write_text(
-            "".join(json.dumps({"text": text}) + "\n" for text in texts)
-        )
+        write_lines(folder / f"{name}.jsonl", ({"text": text} for text in texts))
 
 
 def write_task(folder: Path) -> str:
@@ -111,9 +108,7 @@ def write_task(folder: Path) -> str:
             for word in WORDS["sea"].split()[:3]
             for _ in range(4)
         ]
-        (folder / f"{split}.jsonl").write_text(
-            "".join(json.dumps(example) + "\n" for example in examples)
-        )
+        write_lines(folder / f"{split}.jsonl", examples)
     files = ", ".join(f'{split} = "{folder}/{split}.jsonl"' for split in ("train", "dev", "test"))
     return f'{{ name = "fish", domain = "sea", batch_size = 4, max_epochs = 1, {files} }}'
 

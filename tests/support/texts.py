@@ -21,6 +21,7 @@ from benchmark.settings.texts import Domain
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
+from tests.support.record_lines import write_lines
 
 WORDS = [
     "the",
@@ -74,7 +75,7 @@ def sentences(seed: int, count: int = 200, words: list[str] = WORDS) -> list[str
 
 def write(path: Path, texts: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    write_lines(path, ({"text": text} for text in texts))
     return path
 
 
