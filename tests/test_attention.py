@@ -9,23 +9,10 @@ import torch
 from torch import Tensor
 
 from analysis import model_similarity
-from benchmark.data.tokenizer import Vocabulary
-from benchmark.models import build
 from benchmark.models.growth import grow
+from tests.support.small_models import large
 
 TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
-
-
-def trained(architecture: str, layers: int = 2, width: int = 32, prompts: bool = True) -> Any:
-    """A model with weights so large that its heads differ."""
-    torch.manual_seed(0)
-    model = build(
-        architecture, layers, width, Vocabulary(40, ("a", "b")), 16, head_size=16, prompts=prompts
-    )
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.3)
-    return model.eval()
 
 
 def of(model: Any) -> Tensor:
@@ -36,7 +23,7 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
     """Oracle: softmax(q k^T / sqrt(d)), written out for GPT-2's first layer with a causal mask and
     with the prompt of domain b after the first token.
     """
-    model = trained("gpt")
+    model = large("gpt")
     block, body = model.network.transformer.h[0], model.network.transformer
     tokens = torch.cat([TOKENS[:, :1], torch.full((5, 1), 41), TOKENS[:, 1:]], dim=1)
     hidden = block.ln_1(body.wte(tokens) + body.wpe.weight[:14])
@@ -71,7 +58,7 @@ def test_a_copy_of_a_head_attends_as_its_source(
     """Oracle: theory: if growth keeps the input of a layer, a head that is copied whole attends as
     its source does. Copied layers are left out, because they read the output of their source.
     """
-    model = trained(architecture)
+    model = large(architecture)
     before = of(model)
     network, growth = grow(model.network, layers, width, mode=mode, seed=1)
     model.set_network(network)

@@ -7,7 +7,7 @@ import multiprocessing
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from msgspec import structs
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 import methods
 from analysis import model_similarity
@@ -152,15 +153,6 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     return results
 
 
-def leaves(value: Any, *place: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the path and the value of each leaf of nested dicts and lists."""
-    if isinstance(value, dict | list):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(part, *place, key)
-    else:
-        yield place, value
-
-
 def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of `used` on the CPU and on the registered device."""
     torch.set_num_threads(1)
@@ -182,7 +174,10 @@ def test_what_is_done_with_models_on_another_device(tiny_folder: Path) -> None:
     cpu, elsewhere = called_apart(used_on_both, tiny_folder)
     assert {line["kind"] for line in cpu["measures"]} == {"similarity", "attention"}
     assert cpu["measures"] and all(line["reason"] is None for line in cpu["measures"])
-    expected, actual = dict(leaves(cpu)), dict(leaves(elsewhere))
+    expected, actual = (
+        {keystr(path): value for path, value in tree_leaves_with_path(results)}
+        for results in (cpu, elsewhere)
+    )
     assert expected.keys() == actual.keys()
     for place, value in expected.items():
         close = 1 if "maps" in place else 1e-5  # maps are in rounded thousandths

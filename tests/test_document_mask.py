@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import methods
-from benchmark.data.tokenizer import BOS, EOS, Vocabulary
+from benchmark.data.tokenizer import BOS, EOS
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.models import build, load
+from benchmark.models import load
 from benchmark.settings.names import list_architecture_names
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import Phase
+from tests.support.small_models import large
 from tests.support.texts import draw
 
 LENGTHS = (5, 3, 6)  # tokens of a row's documents, without EOS
@@ -25,26 +26,15 @@ def documents() -> list[torch.Tensor]:
     return [torch.randint(4, 40, (length,), generator=generator) for length in LENGTHS]
 
 
-def large(architecture: str, prompts: bool) -> Any:
-    """A model with weights so large that what it attends to changes its logits."""
-    torch.manual_seed(0)
-    model = build(
-        architecture, 3, 32, Vocabulary(40, ("a", "b")), 20, head_size=16, prompts=prompts
-    )
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.3)
-    model.separate_documents()
-    return model.eval()
-
-
 @pytest.mark.parametrize("prompts", [False, True])
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> None:
     """Oracle: each document in a row of its own, after `<s>` and the prompt, has the same logits. A
     decoder reads that row without `document_mask`, because one document needs no mask.
     """
-    model, end = large(architecture, prompts), torch.tensor([EOS])
+    model: Any = large(architecture, layers=3, prompts=prompts)
+    model.separate_documents()
+    end = torch.tensor([EOS])
     packed = torch.cat(
         [torch.tensor([BOS]), *(part for text in documents() for part in (text, end))]
     )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.programs import start_in
-from tests.support.suite_folder import SuiteFolder, copy_code, wait_until, write_texts
+from tests.support.suite_folder import SuiteFolder, copy_code, wait_until, write_suite_of_two
 from tests.support.thorough import only_thorough
 
 PATIENCE = 250.0  # seconds
@@ -17,9 +17,7 @@ PATIENCE = 250.0  # seconds
 
 @pytest.fixture
 def tiny(tmp_path) -> SuiteFolder:
-    write_texts(tmp_path)
-    rows = ('{ method = "naive" }', '{ method = "er" }')
-    return SuiteFolder(tmp_path / "tiny", tmp_path).write(*rows)
+    return write_suite_of_two(tmp_path)
 
 
 PAIR = """

@@ -17,17 +17,16 @@ from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
-from tests.support.suite_folder import SuiteFolder, write_texts
+from tests.support.suite_folder import ROWS, SuiteFolder, write_suite_of_two
 
 # arguments of the executor's constructor, and sections. Other keys are parameters of a job
 OURS = {"python", "runs_per_job", *KINDS}
-NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
+NAIVE, ER = ROWS
 
 
 @pytest.fixture
 def tiny(tmp_path) -> SuiteFolder:
-    write_texts(tmp_path)
-    return SuiteFolder(tmp_path / "tiny", tmp_path).write(NAIVE, ER)
+    return write_suite_of_two(tmp_path)
 
 
 # Settings

@@ -43,6 +43,18 @@ def plain(architecture: str, dropout: float = 0.1, layers: int = 2) -> LanguageM
     )
 
 
+def large(
+    architecture: str, layers: int = 2, width: int = 32, prompts: bool = True
+) -> LanguageModel:
+    """A model with weights so large that what it attends to changes its logits."""
+    torch.manual_seed(0)
+    model = build(architecture, layers, width, VOCABULARY, 20, head_size=16, prompts=prompts)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=0.3)
+    return model.eval()
+
+
 def progressive(
     architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear"
 ) -> ProgressiveModel:
