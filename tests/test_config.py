@@ -94,17 +94,6 @@ def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, 
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_environment_variables(suite_file, monkeypatch) -> None:
-    """The rule of docs/suite_keys.md: `${NAME}` in a path is a variable of the environment, and
-    must be set.
-    """
-    path = suite_file(MINIMAL.replace('packages = ["json"]', 'train = ["${SOME_DATA}/x.txt"]'))
-    with pytest.raises(ConfigError, match="environment variable SOME_DATA"):
-        load_suite(path)
-    monkeypatch.setenv("SOME_DATA", "/data")
-    assert load_suite(path).domains[0].train == ("/data/x.txt",)
-
-
 def test_the_environment_stands_in_paths_alone(suite_file, monkeypatch, tmp_path) -> None:
     """Oracle: `${NAME}` is replaced only in paths. In other texts, such as titles, names and
     options of jobs, a suite from a stranger could otherwise print a secret of the environment.

@@ -192,7 +192,7 @@ def test_a_row_without_times_stops_no_other(tmp_path: Path) -> None:
 def test_a_row_that_cannot_be_used_stops_no_other(tmp_path: Path) -> None:
     """Oracle: the rule of `find_times`: a row without today's phases was measured before they
     existed, and only serves for estimates. The table has only such a row of ELLE, with one phase:
-    ELLE and Naive are charged that phase's seconds, as estimates, and train.
+    ELLE and Naive are charged that phase's seconds, as estimates.
     """
     table = tmp_path / "times.json"
     for name in ("elle", "naive"):
@@ -205,13 +205,8 @@ def test_a_row_that_cannot_be_used_stops_no_other(tmp_path: Path) -> None:
             (StageTimes(0.0, {"old": SECONDS}),) * 3,
         )
         step_times.write(table, [old], ALONE.describe_hardware())
-        asked = set_budget(config, table)
-        times = find_stage_times(asked, methods.build(name))
+        times = find_stage_times(set_budget(config, table), methods.build(name))
         assert times == [StageTimes(0.0, {"adapt": SECONDS}, estimated=True)] * 3
-        run = tiny.make_run(asked, name)
-        run.train(last_stage=1)
-        first, second = [read_stage_lines(run.store.stage_file(key)) for key in run.keys[:2]]
-        assert first[-1]["charged"]["steps"] == STEPS and second[-1]["kind"] == "done"
 
 
 def test_one_note_names_the_rows_that_are_estimated(tmp_path: Path) -> None:
