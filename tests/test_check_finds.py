@@ -4,6 +4,7 @@ small method with one fault or none.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 import methods
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.settings.base import ConfigError
 from benchmark.training.method import LifelongMethod
 from methods.pnn import PNN
 from tests.support.thorough import only_thorough
@@ -150,22 +150,13 @@ class SaysTold(LifelongMethod):
         return True
 
 
-KINDS = {
-    kind.__name__: kind
-    for kind in (
-        *(L2SP, HidesCopies, KeepsNoise, SeedsStages, SeedsSteps, DrawsOn),
-        *(TeachesItself, WritesOtherwise, SilentPNN, SaysTold),
-    )
-}
+def build(kind: type[LifelongMethod], name: str, options: Mapping[str, Any]) -> LifelongMethod:
+    """A method of this kind, or a shipped one."""
+    return kind() if name == kind.__name__ else methods.build(name, options)
 
 
-def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
-    """One of these methods, or a shipped one."""
-    return KINDS[name]() if name in KINDS else methods.build(name, options)
-
-
-def make_tiny(name: str, folder: Path) -> TinyRuns:
-    return TinyRuns(name, build, folder)
+def make_tiny(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
+    return TinyRuns(kind.__name__, functools.partial(build, kind), folder)
 
 
 @only_thorough
@@ -175,8 +166,8 @@ def test_two_processes_are_compared_by_what_they_predict(tiny_folder) -> None:
     unfair: two fresh processes do not have it.
     """
     fair, wrong = (
-        make_tiny("L2SP", tiny_folder / "fair"),
-        make_tiny("KeepsNoise", tiny_folder / "wrong"),
+        make_tiny(L2SP, tiny_folder / "fair"),
+        make_tiny(KeepsNoise, tiny_folder / "wrong"),
     )
     with pytest.raises(AssertionError, match="KeepsNoise in two processes: .*of one seed"):
         conformance.two_processes_equal_one(fair, wrong)
@@ -186,17 +177,19 @@ def test_a_copy_of_weights_that_cannot_be_sharded_is_told(tiny_folder) -> None:
     """Oracle: torch: a process holds a part of each weight, the method's copy holds the whole."""
     sharded = "HidesCopies with sharded weights .*needs_full_weights"
     with pytest.raises(ProcessRaisedException, match=sharded):
-        conformance.two_processes_equal_one(make_tiny("HidesCopies", tiny_folder))
+        conformance.two_processes_equal_one(make_tiny(HidesCopies, tiny_folder))
 
 
 @pytest.mark.parametrize(
-    ("name", "where"),
-    [("SeedsStages", "stage 0: start_stage"), ("SeedsSteps", "stage 0, phase adapt, step 0")],
+    ("kind", "where"),
+    [(SeedsStages, "stage 0: start_stage"), (SeedsSteps, "stage 0, phase adapt, step 0")],
 )
-def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tiny_folder) -> None:
+def test_numbers_that_all_seeds_share_are_told(
+    kind: type[LifelongMethod], where: str, tiny_folder
+) -> None:
     """Oracle: by hand: the first place where the method seeds torch's generator by a constant."""
     with pytest.raises(AssertionError, match=f"^{where}: "):
-        conformance.draws_other_numbers_with_each_seed(make_tiny(name, tiny_folder))
+        conformance.draws_other_numbers_with_each_seed(make_tiny(kind, tiny_folder))
 
 
 def test_dropout_that_a_resume_cannot_draw_again_is_told(tiny_folder) -> None:
@@ -204,29 +197,29 @@ def test_dropout_that_a_resume_cannot_draw_again_is_told(tiny_folder) -> None:
     dropout the method would draw nothing, and the two runs would be equal.
     """
     with pytest.raises(AssertionError, match="after kills"):
-        conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny("DrawsOn", tiny_folder))
+        conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny(DrawsOn, tiny_folder))
 
 
 def test_a_teacher_that_is_the_student_does_nothing(tiny_folder) -> None:
     """Oracle: by hand: p - p is 0 except for rounding errors, which Adam turns into steps."""
     with pytest.raises(AssertionError, match="after 3 stages .*Naive's"):
-        conformance.is_naive_where_it_says(make_tiny("TeachesItself", tiny_folder))
+        conformance.is_naive_where_it_says(make_tiny(TeachesItself, tiny_folder))
 
 
 def test_naives_loss_in_another_form_is_naives(tiny_folder) -> None:
     """By hand: a cross-entropy is the log of a sum of exponentials minus the target's logit."""
-    conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tiny_folder))
+    conformance.is_naive_where_it_says(make_tiny(WritesOtherwise, tiny_folder))
 
 
-@pytest.mark.parametrize(
-    ("name", "cure"), [("SilentPNN", "return True"), ("SaysTold", "return False")]
-)
-def test_whether_a_model_reads_the_domain_is_tried(name: str, cure: str, tiny_folder) -> None:
+@pytest.mark.parametrize(("kind", "cure"), [(SilentPNN, "return True"), (SaysTold, "return False")])
+def test_whether_a_model_reads_the_domain_is_tried(
+    kind: type[LifelongMethod], cure: str, tiny_folder
+) -> None:
     """Oracle: the architectures: PNN reads a text with the column of its domain, Naive's model has
     one network for all.
     """
     with pytest.raises(AssertionError, match=cure):
-        conformance.is_told_domains_where_it_says(make_tiny(name, tiny_folder))
+        conformance.is_told_domains_where_it_says(make_tiny(kind, tiny_folder))
 
 
 def test_which_methods_read_the_domain() -> None:
@@ -236,9 +229,3 @@ def test_which_methods_read_the_domain() -> None:
     told = {name for name in methods.list_names() if methods.build(name).reads_domain()}
     assert told == {"pnn", "lora", "elle", "elle_exact", "aki", "stack"}
     assert not methods.build("elle", {"prompts": False}).reads_domain()
-
-
-def test_a_misspelt_method_is_told_with_the_one_that_is_meant() -> None:
-    """Oracle: the nearest name."""
-    with pytest.raises(ConfigError, match=r"'elel' .*'elle'\?"):
-        methods.find("elel")
