@@ -57,10 +57,6 @@ def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
         assert f"{where}." in note and f" {reference} " in note
 
 
-FIGURES = ["trend_main", "f1_by_stage", "representational_similarity"]
-FIGURES += ["attention_patterns", "stage_domain_matrix"]
-
-
 def test_a_row_that_other_code_trained_is_named(tmp_path):
     """Oracle: by hand: one seed of ER was trained with other code of its method. Each table says so
     once, and names no other row.

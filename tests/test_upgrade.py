@@ -16,7 +16,6 @@ import pytest
 
 import methods
 from benchmark.jobs import upgrade as upgrading
-from benchmark.ledger.archive import read_archive
 from run_all import main
 
 ARCHIVE = Path(__file__).parent / "version_1.tar.gz"
@@ -135,12 +134,6 @@ def test_a_stage_that_the_method_of_today_would_not_train_keeps_its_key(
     assert main(["upgrade", "runs", "tiny.toml"]) == 0
     assert "1 runs of an earlier version" in capsys.readouterr().out
     assert not file.exists()
-
-
-def test_the_fixture_is_an_archive_of_plain_files() -> None:
-    """Oracle: the function that reads studies' archives, which accepts only plain files."""
-    names = read_archive(ARCHIVE)
-    assert sum(name.endswith(".jsonl") for name in names) == 21
 
 
 def test_step_times_get_todays_names(tmp_path: Path) -> None:
