@@ -63,7 +63,7 @@ def test_two_processes_equal_one(tiny_folder) -> None:
     """Oracle: one process: its models predict the same. One pair of processes trains all
     methods.
     """
-    names = these_of({"elle", "agem", "ewc"}, methods.list_names())
+    names = these_of({"elle", "agem", "ewc", "self_replay"}, methods.list_names())
     several = []
     for name in [*names, "everything"]:
         folder = tiny_folder / name

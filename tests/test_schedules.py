@@ -85,11 +85,14 @@ def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:
 
 @dataclass
 class OverTheStream(LifelongMethod):
-    """Naive with another schedule. It notes the elapsed shares of phase, stage and stream."""
+    """Naive with another schedule. It notes each step's rate and the elapsed shares of phase,
+    stage and stream.
+    """
 
     over: Extent = "stream"
     seen: list = field(default_factory=list, init=False)
-    state = ("seen",)
+    rates: list = field(default_factory=list, init=False)
+    state = ("seen", "rates")
 
     def signature(self, stage):
         return {"over": self.over}
@@ -101,6 +104,7 @@ class OverTheStream(LifelongMethod):
     def adjust_gradients(self, learner, memory):
         elapsed = learner.elapsed
         self.seen = [*self.seen, [elapsed.phase, elapsed.stage, elapsed.stream]]
+        self.rates = [*self.rates, learner.learning_rate]
 
 
 @pytest.mark.parametrize(("over", "steps"), [("stream", 30), ("stage", 10)])
@@ -108,7 +112,8 @@ def test_one_schedule_over_stage_and_stream(
     over: Extent, steps: int, tiny_folder, learning_rates
 ) -> None:
     """Oracle: by hand: each of 30 equal steps has the rate at its middle, on a triangle over all 30
-    or over each ten. Two phases per stage change nothing. The method sees these middles.
+    or over each ten. Two phases per stage change nothing. The method sees these middles
+    and rates.
     """
     tiny = TinyRuns("over", lambda name, options: OverTheStream(over), tiny_folder)
     run = tiny.make_run(tiny.make_config(), "run")
@@ -117,7 +122,9 @@ def test_one_schedule_over_stage_and_stream(
     assert learning_rates == pytest.approx(
         [3e-3 * min(2 * share, 2 - 2 * share) for share in middles]
     )
-    seen = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)["seen"]
+    noted = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)
+    assert noted["rates"] == learning_rates
+    seen = noted["seen"]
     assert [stream for _, _, stream in seen] == pytest.approx([(i + 0.5) / 30 for i in range(30)])
     assert [stage for _, stage, _ in seen] == pytest.approx([(i + 0.5) / 10 for i in range(10)] * 3)
     ends = [(i + 0.5) / 4 for i in range(4)] + [(i + 0.5) / 6 for i in range(6)]
