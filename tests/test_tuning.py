@@ -34,36 +34,30 @@ def search(
     return tuning.make_search(suite, methods.list_rows(suite), spaces, count, domain_count, check)
 
 
-def test_all_rows_get_as_many_on_the_first_domains() -> None:
+@pytest.mark.parametrize("domain_count", [2, 4])
+def test_all_rows_get_as_many_on_the_first_domains(domain_count: int) -> None:
     """Oracle: the rule: each row has five different trials, its own configuration first, and the
-    same ones when asked again. They have one seed, two domains with their sizes, and no tasks or
-    probes.
+    same ones when asked again. They have one seed, the first domains with their sizes, and no tasks
+    or probes. The tuned suite says how many domains there were.
     """
     suite = load_suite("demo", {"methods": ["baselines", "controls"], "seeds": [3, 4]})
-    whole, searching = {row.name: row for row in methods.list_rows(suite)}, search(suite)
+    whole = {row.name: row for row in methods.list_rows(suite)}
+    searching = search(suite, domain_count=domain_count)
     by_row = itertools.groupby(searching.rows, key=lambda trial: trial.name.rpartition(" ")[0])
     for name, trials in ((name, list(trials)) for name, trials in by_row):
         own = whole.pop(name)
         assert len(trials) == 5 and (trials[0].options, trials[0].set) == (own.options, own.set)
-    assert not whole and searching == search(suite)
+    assert not whole and searching == search(suite, domain_count=domain_count)
     runs = methods.list_runs(searching)
     assert len({run.id for run in runs}) == len(runs) == len(searching.rows)
     [first, *_] = methods.list_runs(load_suite("demo"))
     for run in runs:
-        assert run.domains == first.domains[:2] and run.model.ladder == first.model.ladder[:2]
+        assert run.domains == first.domains[:domain_count]
+        assert run.model.ladder == first.model.ladder[:domain_count]
         assert (run.seed, run.suite, run.tasks, run.probes) == (3, "demo-tune", (), ())
-
-
-def test_a_search_may_be_on_more_domains() -> None:
-    """Oracle: the demo's first four domains and sizes. The tuned suite says how many there were."""
-    suite = load_suite("demo", {"methods": ["er"]})
-    searching = search(suite, domain_count=4)
-    [first, *_] = methods.list_runs(load_suite("demo"))
-    for run in methods.list_runs(searching):
-        assert (run.domains, run.model.ladder) == (first.domains[:4], first.model.ladder[:4])
     perplexities = {trial.name: 1.0 for trial in searching.rows}
     tuned = tuning.pick(suite, methods.list_rows(suite), searching, perplexities).tuned
-    assert tuned and tuned.domains == 4
+    assert tuned and tuned.domains == domain_count
 
 
 @pytest.fixture
