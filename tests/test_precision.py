@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 import methods
 from benchmark import cancel, devices
@@ -23,11 +22,12 @@ from benchmark.settings.tasks import Finetuning
 from benchmark.training.learner import measure_elapsed
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.run import Run
-from benchmark.training.step import Loader, StageInputs, Stepper, make_stage
+from benchmark.training.step import Loader, StageInputs, make_stage
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import TASK, data_of, save
 
 MACHINES = ("fp32", "bf16", "fp16")  # machines by what "auto" chooses there
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam
 OTHER = {"fp32": "bf16", "bf16": "fp16", "fp16": "fp32"}
 STEEP: dict[str, Any] = {
     "init_scale": 2.0**24,
@@ -106,42 +106,18 @@ def seeded(config: RunConfig, seed: int) -> RunConfig:
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
-def test_what_is_kept_is_fp32_under_bf16(
-    architecture: str, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Oracle: the types of tensors: after each step all parameters, gradients and moments of Adam
-    are fp32, although the linear layers return bf16.
-    """
-    given: set[torch.dtype] = set()
-    kept: dict[str, set[torch.dtype]] = {"parameters": set(), "gradients": set(), "moments": set()}
-    plain = Stepper.step
-
-    def step(stepper: Stepper, *arguments: Any) -> torch.Tensor:
-        hook = nn.modules.module.register_module_forward_hook(look)
-        try:
-            loss = plain(stepper, *arguments)
-        finally:
-            hook.remove()
-        if stepper.optimizer is not None:
-            optimizers = stepper.optimizer._torch_optimizers
-            states = [item for optimizer in optimizers for item in optimizer.state.items()]
-            for parameter, state in states:
-                kept["parameters"].add(parameter.dtype)
-                kept["gradients"].add(parameter.grad.dtype)
-                kept["moments"] |= {state["exp_avg"].dtype, state["exp_avg_sq"].dtype}
-        kept["parameters"] |= {parameter.dtype for parameter in stepper.inputs.model.parameters()}
-        return loss
-
-    def look(module: nn.Module, _: Any, output: Any) -> None:
-        if isinstance(module, nn.Linear | Conv1D):
-            given.add(output.dtype)
-
-    monkeypatch.setattr(Stepper, "step", step)
-    tiny.make_run(tiny.make_config(architecture, precision="bf16"), f"kept-{architecture}").train(
-        last_stage=1
-    )
-    assert given == {torch.bfloat16}
-    assert kept == {what: {torch.float32} for what in kept}
+def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns) -> None:
+    """Oracle: the types of tensors in a checkpoint: the weights and the moments of Adam."""
+    config = tiny.make_config(architecture, precision="bf16", checkpoint_seconds=1e-9)
+    run = tiny.make_run(config, f"kept-{architecture}")
+    calls = iter(range(100))
+    with pytest.raises(cancel.Stopped), cancel.heed(lambda: next(calls) == 3):
+        run.train(last_stage=0)
+    path = run.store.stage_folder(run.keys[0]) / "checkpoint.pt"
+    saved = torch.load(path, weights_only=True)
+    moments = [state[name] for state in saved["optimizer"].values() for name in MOMENTS]
+    types = {tensor.dtype for tensor in [*saved["model"].values(), *moments]}
+    assert types == {torch.float32}
 
 
 @pytest.mark.parametrize("auto", MACHINES)
