@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from analysis import catalogue, report
 from analysis.notes import collect_notes, note_contended_stages, note_unequal_texts
-from analysis.page import render
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.ledger.records import CoreShare, EvaluationLine, FailedLine, StageDone, Titled
@@ -68,36 +67,26 @@ def test_a_row_that_other_code_trained_is_named(tmp_path):
         assert ": ER. " in note
 
 
-def test_core_code_that_was_edited_in_between_is_noted_in_all_formats(tmp_path, capsys):
-    """Oracle: by hand: seed 1 of ER has another hash of the sources. One note names both hashes, in
-    Markdown, LaTeX, the page and the terminal. Another commit with the same hash has no note.
+def test_core_code_that_was_edited_in_between_is_noted(tmp_path):
+    """Oracle: by hand: seed 1 of ER has another hash of the sources. One note names both hashes.
+    Another commit with the same hash has no note.
     """
-    study = synthetic.study(tmp_path / "runs", rows=ROWS, stages=2)
-    place = tmp_path / "out"
-    exhibit = synthetic.load("main_pretraining")
+    study = synthetic.study(tmp_path, rows=ROWS, stages=2)
 
-    def set_code(seed: int, code: str) -> None:
-        for run in study.runs:
-            if run.row == "ER" and run.seed == seed:
-                last = run.stages[-1]  # the first is shared
-                provenance = structs.replace(last[0].provenance, code=code)
-                last[0] = structs.replace(last[0], provenance=provenance)
+    def set_code(stages: Sequence[Any], code: str) -> None:
+        for stage in stages:
+            provenance = structs.replace(stage[0].provenance, code=code)
+            stage[0] = structs.replace(stage[0], provenance=provenance)
 
     for run in study.runs:
-        for stage in run.stages:
-            provenance = structs.replace(stage[0].provenance, code="aaa+sources-11")
-            stage[0] = structs.replace(stage[0], provenance=provenance)
-    set_code(1, "bbb+sources-11")
-    assert not any("sources-" in note for note in exhibit.build(study).notes)
-    set_code(1, "bbb+sources-22")
-    study = Study("demo", study.runs)
-    render(study, [exhibit], catalogue.load, place)
-    for name in ("main_pretraining.md", "main_pretraining.tex", "index.html"):
-        text = (place / name).read_text(encoding="utf-8").replace("{-}", "-")
-        [line] = (line for line in text.splitlines() if "edited in between" in line)
-        assert "sources-11" in line and "sources-22 (ER)" in line
-    report._print_exhibits(study, [exhibit], place)
-    assert "sources-22 (ER)" in capsys.readouterr().out
+        set_code(run.stages, "aaa+sources-11")
+    for code, noted in (("bbb+sources-11", False), ("bbb+sources-22", True)):
+        for run in study.runs:
+            if run.row == "ER" and run.seed == 1:
+                set_code(run.stages[1:], code)  # the first is shared
+        notes = [note for note in collect_notes(Study("demo", study.runs)) if "sources-" in note]
+        assert len(notes) == noted
+    assert "sources-11" in notes[0] and "sources-22 (ER)" in notes[0]
 
 
 def test_rows_that_are_told_domains_are_named(tmp_path):
