@@ -184,31 +184,27 @@ def test_a_suite_without_the_row_that_a_table_selects_has_its_own_rows(name, tmp
 
 
 def test_another_budget_beside_brackets_is_told(tmp_path):
-    """Oracle: the amounts: 60 seconds here, 60,000 in the first stage of the paper."""
+    """Oracle: the amounts: 60 seconds here, 60,000 in the first stage of the paper. Only the last
+    row has another memory, so only it is named with its memory.
+    """
     suite, runs = write_as_printed(tmp_path, "main_pretraining")
+    *others, last = runs
+    last.line.config["data"] = {"memory_tokens": 7}
     [note] = (
         note
         for note in load("main_pretraining").build(Study(suite, runs), "both").notes
         if "paper's numbers" in note
     )
     assert "budget.amount is 60.0, the paper's [60000.0, 24000.0" in note
+    own = note.partition("memory_tokens is 7, ")[2]
+    assert f"({last.row})" in own
+    assert not any(run.row in own for run in others)
+    del last.line.config["data"]
     budget = {"unit": "seconds", "amount": [60_000.0, 24_000.0, 50_000.0, 58_000.0, 68_000.0]}
     for run in runs:
         run.line.config["budget"] = budget
     notes = load("main_pretraining").build(Study(suite, runs), "both").notes
     assert not any("paper's numbers" in note for note in notes)
-
-
-def test_another_budget_of_a_row_is_told_with_the_row(tmp_path):
-    """Oracle: by hand: only the last row has another memory, so the note names only this row."""
-    suite, runs = write_as_printed(tmp_path, "main_pretraining")
-    *others, last = runs
-    last.line.config.setdefault("data", {})["memory_tokens"] = 7
-    notes = load("main_pretraining").build(Study(suite, runs), "both").notes
-    [note] = [line for line in notes if "paper's numbers" in line]
-    own = note.partition("memory_tokens is 7, ")[2]
-    assert f"({last.row})" in own
-    assert not any(run.row in own for run in others)
 
 
 def test_a_blocks_heading_tells_the_budget_and_the_memory(tmp_path):
