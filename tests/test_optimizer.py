@@ -155,21 +155,6 @@ def kill() -> bool:
     raise Killed
 
 
-def test_a_first_stage_that_is_kept_is_not_naives() -> None:
-    """Oracle: one stage key means one content, and a carried optimizer is part of the folder."""
-
-    @dataclass
-    class Keeps(LifelongMethod):
-        def phases(self, stage):
-            return [Phase("adapt", optimizer="carry")]
-
-    config, texts = make_tiny_config("naive"), ["a", "b", "c"]
-    assert (
-        make_stage_keys(config, Keeps(), texts)[0]
-        != make_stage_keys(config, methods.build("naive"), texts)[0]
-    )
-
-
 def test_moments_fit_what_has_grown() -> None:
     """By hand: new rows of a vocabulary, here of three, have zero moments. Matrices and norms of
     another width start without moments.
@@ -301,7 +286,8 @@ def test_what_torch_refuses_is_one_line() -> None:
 
 def test_keys_know_the_optimizer() -> None:
     """Oracle: the rule of stage keys: another computation has another key, also in the first stage
-    of a method with its own optimizer. A suite that names the default has the key of one that names
+    of a method with its own optimizer, or whose optimizer is carried on and so is part of the
+    stage's folder. A suite that names the default has the key of one that names
     none.
     """
 
@@ -309,13 +295,19 @@ def test_keys_know_the_optimizer() -> None:
     class Own(LifelongMethod):
         optimizer = "muon"
 
+    @dataclass
+    class Keeps(LifelongMethod):
+        def phases(self, stage):
+            return [Phase("adapt", optimizer="carry")]
+
     texts = ["a", "b", "c"]
     settings: list[dict[str, Any]] = [{}, {"optimizer": "muon"}, {"optimizer": "sgd"}]
     settings.append({"optimizer": "sgd", "optimizer_options": {"momentum": 0.5}})
     naive = methods.build("naive")
     settings.append({"optimizer": "adamw"})  # the default
     stages = [make_stage_keys(make_tiny_config("naive", **each), naive, texts) for each in settings]
-    stages.append(make_stage_keys(make_tiny_config("naive"), Own(), texts))
+    for method in (Own(), Keeps()):
+        stages.append(make_stage_keys(make_tiny_config("naive"), method, texts))
     keys = [stage.key for stage, *_ in stages]
-    assert len(set(keys)) == 5
+    assert len(set(keys)) == 6
     assert keys[4] == keys[0]
