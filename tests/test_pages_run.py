@@ -378,22 +378,6 @@ def test_each_start_model_of_the_page_begins_a_stream(copy: Path) -> None:
         assert "Start model" in table.read_text()
 
 
-def test_eight_of_ten_blocks_run() -> None:
-    """Oracle: a count of the blocks. Each entry of PLACES and NOT_RUN belongs to some block."""
-    blocks = [block for page in BLOCKS.values() for block in page]
-    tried = [block for block in blocks if is_run(block)]
-    assert len(tried) >= 0.8 * len(blocks), f"{len(tried)} of {len(blocks)}"
-    for page, part in PLACES:
-        assert any(block.page == page and part in block.text for block in blocks), (
-            f"{page} has no {part}"
-        )
-    lines = [
-        line for block in blocks if block.language == "bash" for line in block.text.splitlines()
-    ]
-    for command in NOT_RUN:
-        assert any(line.startswith(command) for line in lines), f"no page has {command}"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_say_what_they_are(page: Path) -> None:
     """Oracle: the rule of CONTRIBUTING.md: each block has a fence with a language, and no block is
