@@ -112,23 +112,6 @@ def test_who_comes_second_is_told_what_the_first_has_submitted(
     assert "--watch" in capsys.readouterr().out
 
 
-def test_what_a_job_waits_for_is_named_to_the_third(
-    tiny: SuiteFolder, slurm: FakeSlurm, capsys
-) -> None:
-    """Oracle: the dependencies in the report's batch script, of which three are named and the
-    others counted.
-    """
-    rows = []
-    for name in ("naive", "er", "mas", "ewc"):
-        rows.append(f'{{ method = "{name}" }}')
-        tiny.write(*rows)
-        capsys.readouterr()
-        assert tiny.submit() == 0
-    after = slurm.arrays[tiny.waves()[-1]["id"]].after
-    assert len(after) > 4
-    assert f"  after {', '.join(after[:3])} and {len(after) - 3} more\n" in capsys.readouterr().out
-
-
 METHODS = ("naive", "er", "ewc", "mas", "agem", "elle", "logit_kd", "derpp", "pnn")
 
 
