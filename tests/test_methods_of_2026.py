@@ -25,7 +25,7 @@ from benchmark.settings.suite import Size, Training
 from benchmark.training import checkpoint, step
 from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import Stage
-from benchmark.training.optimizer import Moments, PhaseOptimizer, find_width_factors
+from benchmark.training.optimizer import Moments, PhaseOptimizer
 from benchmark.training.run import Run
 from run_all import main
 from tests.support import tiny_suite, toy
@@ -94,27 +94,6 @@ def test_the_rate_is_wsds_over_the_stream() -> None:
     for share in (0.0, 0.05, 0.1, 0.5, 0.75, 0.8, 0.9, 1.0):
         expected = min(1, share / warmup, (1 - share) / decay)
         assert phase.schedule.at(share) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("rate_width", [None, 16])
-def test_a_rate_is_the_same_at_every_depth(rate_width: int | None) -> None:
-    """Oracle: Bu's transfer of learning rates: with muP or without, the factor of a parameter's
-    rate is the same in each layer, and the same as in a network that has its full depth from the
-    start.
-    """
-    scaling: Any = {} if rate_width is None else {"rate_scaling": "mup", "rate_width": rate_width}
-    training = Training(batch_size=4, **scaling)
-    factors: list[dict[str, float]] = []
-    for layers in (3, 1, 0):
-        model = model_of(layers)
-        found = find_width_factors(model, model.parameters(), training)
-        names = [re.sub(r"layers\.\d", "layers", name) for name, _ in model.named_parameters()]
-        pairs = set(zip(names, found, strict=True))
-        assert len(pairs) == len(set(names)), "layers differ"
-        factors.append(dict(pairs))
-    full, one, none = factors
-    assert one == full and none.items() < full.items()
-    assert (min(full.values()) < 1) == (rate_width is not None)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "llama", "bert", "gemma"])

@@ -78,11 +78,11 @@ def test_a_step_moves_states_alike_at_every_width(architecture: str) -> None:
 
 def test_which_rates_follow_the_width() -> None:
     """Oracle: table 8 of Yang et al. 2022: rates of layers' matrices and of the output layer fall
-    with the width, those of input tables and vectors do not. GPT's token table is also its output
-    layer.
+    with the width, in each layer alike. Those of input tables and vectors do not. GPT's token table
+    is also its output layer.
     """
     training = Training(batch_size=4, learning_rate=RATE, rate_scaling="mup", rate_width=16)
-    model = build("gpt", 1, 64, Vocabulary(text=64), 34, head_size=8)
+    model = build("gpt", 2, 64, Vocabulary(text=64), 34, head_size=8)
     names = model.map_parameter_names()
     factors = find_width_factors(model, model.parameters(), training)
     by_name = dict(zip((names[name] for name, _ in model.named_parameters()), factors, strict=True))
