@@ -248,6 +248,11 @@ def learner_of(model: LanguageModel, method: Any) -> Learner:
     return Learner(model, method.loss, Training(precision="fp32"), ALONE)
 
 
+def assert_gradients(learner: Learner, expected: tuple[torch.Tensor, ...]) -> None:
+    for parameter, gradient in zip(learner.parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
 def test_drawn_rows_are_the_models_own() -> None:
     """Oracle: the model's probabilities of the first token, and of the second after the likeliest
     first. They are compared with how often each token is drawn.
@@ -305,8 +310,7 @@ def test_self_replay_adds_the_divergence_from_the_model_before() -> None:
     whole = learner.language_model_loss(new) + 0.7 * divergence
     expected = torch.autograd.grad(whole, learner.parameters)
     learner.accumulate([new, own])
-    for parameter, gradient in zip(learner.parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    assert_gradients(learner, expected)
     shares = [(source.domain, source.share) for source in method.phases(toy.stage(1))[0].sources]
     assert shares == [("new", 1.0), ("own", 0.5)]
 
@@ -338,8 +342,7 @@ def test_replay_by_loss_learns_the_worst_rows(micro: int) -> None:
         parts.append(replace(memory, **tensors))
     learner.accumulate([new])
     method.adjust_gradients(learner, parts)
-    for parameter, gradient in zip(learner.parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    assert_gradients(learner, expected)
 
 
 def test_equal_losses_give_no_more_rows() -> None:
@@ -359,8 +362,7 @@ def test_equal_losses_give_no_more_rows() -> None:
     expected = torch.autograd.grad(whole / 6, learner.parameters)
     learner.accumulate([new])
     method.adjust_gradients(learner, [replace(one, **tensors)])
-    for parameter, gradient in zip(learner.parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    assert_gradients(learner, expected)
 
 
 def test_what_the_model_writes_is_charged(tmp_path: Path) -> None:
