@@ -17,7 +17,7 @@ from msgspec import structs
 from analysis import catalogue, figures
 from analysis.figures import CaptionedFigure
 from analysis.study import Study
-from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.records import EvaluationLine, select_kind
 from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 from tests.support.thorough import one_in
@@ -113,7 +113,7 @@ def test_a_line_joins_the_ends_of_stages_of_which_nothing_else_is_known(tmp_path
     """
     study = synthetic.study(tmp_path, evaluations=evaluations, seeds=2, scores=False)
     for stage in (stage for run in study.runs for stage in run.stages):
-        first = next(line for line in stage if isinstance(line, EvaluationLine))
+        first = select_kind(stage, EvaluationLine)[0]
         begin = structs.replace(first, step=0, phase="start")
         stage.insert(stage.index(first), begin)
     figure = synthetic.load("trend_main").draw(Study("demo", study.runs))
@@ -221,7 +221,7 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
     study = synthetic.study(tmp_path, evaluations=4)
     calm = [axis.get_ylim() for axis in synthetic.load("trend_main").draw(study).axes]
     for stage in (stage for run in study.runs for stage in run.stages):
-        first = next(line for line in stage if isinstance(line, EvaluationLine))
+        first = select_kind(stage, EvaluationLine)[0]
         spike = structs.replace(
             first,
             phase="start",

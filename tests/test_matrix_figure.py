@@ -9,7 +9,7 @@ import pytest
 
 from analysis.study import Study, find_header
 from analysis.tables import to_csv, to_markdown, to_text
-from benchmark.ledger.records import EvaluationLine, Titled
+from benchmark.ledger.records import EvaluationLine, Titled, select_kind
 from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 
@@ -27,11 +27,9 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     study = Study("demo", [run for run in study.runs if run.row not in ("EWC", "A-GEM")])
     for run in study.runs:
         run.line.probes = [Titled("wiki", "Wiki")]
-        for stage in run.stages:
-            for line in stage:
-                if isinstance(line, EvaluationLine):
-                    line.perplexity = {**line.perplexity, "wiki": 7.0 + run.seed}
-                    line.bits_per_byte = {**line.bits_per_byte, "wiki": 1.0}
+        for line in synthetic.list_lines(run, EvaluationLine):
+            line.perplexity = {**line.perplexity, "wiki": 7.0 + run.seed}
+            line.bits_per_byte = {**line.bits_per_byte, "wiki": 1.0}
         if run.row == "MAS":
             run.stages[4] = []
     figure = synthetic.load("stage_domain_matrix").draw(study)
@@ -39,7 +37,7 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     texts = {row: [text.get_text() for text in axis.texts] for row, axis in panels.items()}
     assert list(texts) == list(dict.fromkeys(run.row for run in study.runs))
     er = [
-        [line for line in stage if isinstance(line, EvaluationLine)][-1]
+        select_kind(stage, EvaluationLine)[-1]
         for run in study.list_runs("demo")
         if run.row == "ER"
         for stage in run.stages
@@ -74,9 +72,8 @@ def test_numbers_can_be_read_in_a_column_of_a_paper(stages, probes, tmp_path) ->
     study = synthetic.study(tmp_path, domains=domains, stages=stages, seeds=1, scores=False)
     for run in study.runs:
         run.line.probes = [Titled("wiki", "Wiki")][:probes]
-        for line in (line for stage in run.stages for line in stage):
-            if isinstance(line, EvaluationLine):
-                line.perplexity = dict.fromkeys((*line.perplexity, "wiki"), 1234.5)
+        for line in synthetic.list_lines(run, EvaluationLine):
+            line.perplexity = dict.fromkeys((*line.perplexity, "wiki"), 1234.5)
     exhibit = synthetic.load("stage_domain_matrix")
     picture = exhibit.render(study)
     found = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ", picture.pdf)

@@ -11,7 +11,14 @@ from msgspec import structs
 from analysis.notes import collect_notes, note_contended_stages, note_unequal_texts
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
-from benchmark.ledger.records import CoreShare, EvaluationLine, FailedLine, StageDone, Titled
+from benchmark.ledger.records import (
+    CoreShare,
+    EvaluationLine,
+    FailedLine,
+    StageDone,
+    Titled,
+    select_kind,
+)
 from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 
@@ -148,11 +155,10 @@ def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
     row. If it spends a hundredth, no row changes.
     """
     plain, cheap = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}}) for i in range(2))
-    for line in (
-        line for run in cheap.runs if run.row == "ELLE" for stage in run.stages for line in stage
-    ):
-        if isinstance(line, EvaluationLine | StageDone):
-            line.charged = {unit: amount / 100 for unit, amount in line.charged.items()}
+    for run in cheap.runs:
+        for line in synthetic.list_lines(run, EvaluationLine, StageDone):
+            if run.row == "ELLE":
+                line.charged = {unit: amount / 100 for unit, amount in line.charged.items()}
     before, after = (
         synthetic.load("units").build(study).blocks[0].rows for study in (plain, cheap)
     )
@@ -178,7 +184,7 @@ def test_stages_too_short_to_tell_who_took_cores_are_counted(tmp_path):
     for unit, expected in (("seconds", ["1 stages"]), ("steps", [])):
         synthetic.write(tmp_path / unit, "demo", rows=ROWS[:1], stages=2, unit=unit)
         runs = load_runs(tmp_path / unit, "demo")
-        [done] = [line for line in runs[0].stages[1] if isinstance(line, StageDone)]
+        [done] = select_kind(runs[0].stages[1], StageDone)
         done.charged["seconds"], done.cores = 4.0, CoreShare(share=None)
         notes = note_contended_stages(Study("demo", runs).stages, ["WB", "Ns"])
         assert len(notes) == len(expected) and all(

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmark.ledger.records import EvaluationLine, Measured, Titled
-from tests.support.synthetic import load, study
+from tests.support.synthetic import list_lines, load, study
 
 
 def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
@@ -18,9 +18,7 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
         run.line.config["model"]["start"] = "/models/base"
         known = {domain.name: 10.0 * 2**i for i, domain in enumerate(run.domains)} | {"wiki": 44.0}
         run.start = Measured(known, dict.fromkeys(known, 2.0))
-        for line in (
-            line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)
-        ):
+        for line in list_lines(run, EvaluationLine):
             line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)
     row = next(row for row in main.blocks[0].rows if row.label == "Start model base, untouched")

@@ -28,7 +28,7 @@ from analysis.tables import (
     to_text,
 )
 from benchmark.ledger import records
-from benchmark.ledger.records import EvaluationLine, FailedLine, StageDone, Titled
+from benchmark.ledger.records import EvaluationLine, FailedLine, StageDone, Titled, select_kind
 from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -42,10 +42,7 @@ def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]
     ap, ap_plus = [], []
     for run in runs:
         if run.row == row:
-            last = [
-                [line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity
-                for lines in run.stages
-            ]
+            last = [select_kind(lines, EvaluationLine)[-1].perplexity for lines in run.stages]
             names = [domain.name for domain in run.domains[: stage + 1]]
             ap.append(
                 np.prod([float(last[stage][name] or 0.0) for name in names]) ** (1 / (stage + 1))
@@ -234,9 +231,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     data = study(tmp_path, seeds=1)
     for trained in data.runs:
         trained.line.probes = [Titled("wiki", "Wiki")]
-        for line in (
-            line for lines in trained.stages for line in lines if isinstance(line, EvaluationLine)
-        ):
+        for line in synthetic.list_lines(trained, EvaluationLine):
             line.perplexity["wiki"] = 55.0
             line.bits_per_byte = {
                 name: math.log2(value or 1.0) / 4 for name, value in line.perplexity.items()
@@ -246,10 +241,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     columns = ["ap", "plus", "log", "forget", "bits", "forward", "mean", "s", "t", "probe"]
     rows = {row.label: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
     run = next(run for run in data.runs if run.row == "ER")
-    last = [
-        [line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity
-        for lines in run.stages
-    ]
+    last = [select_kind(lines, EvaluationLine)[-1].perplexity for lines in run.stages]
     names = [domain.name for domain in run.domains]
     log_rise = np.mean([np.log(last[4][name] / last[i][name]) for i, name in enumerate(names[:4])])
     forward = np.mean(

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import metrics
 from analysis.study import Study
-from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.records import EvaluationLine, select_kind
 from benchmark.ledger.runs import load_runs
 from tests.support import synthetic
 
@@ -46,10 +46,9 @@ def test_the_table_shows_them_of_each_finished_run(tmp_path):
         del run.stages[3:]
         names = [domain.name for domain in run.domains]
         for lines, perplexities in zip(run.stages, MATRIX, strict=True):
-            for line in lines:
-                if isinstance(line, EvaluationLine):
-                    values = np.multiply(perplexities, 1 + run.seed).tolist()
-                    line.perplexity = dict(zip(names, values, strict=True))
+            for line in select_kind(lines, EvaluationLine):
+                values = np.multiply(perplexities, 1 + run.seed).tolist()
+                line.perplexity = dict(zip(names, values, strict=True))
     naive = [run for run in runs if run.row == "Naive"]
     for run in naive:
         del run.stages[2]

@@ -10,7 +10,7 @@ import pytest
 from analysis.page import render_page
 from analysis.study import Study
 from benchmark.ledger.records import EvaluationLine, StageDone
-from tests.support.synthetic import load, study
+from tests.support.synthetic import list_lines, load, study
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
     (row, row.lower(), {}) for row in ("ER", "MAS", "EWC")
@@ -45,9 +45,8 @@ def test_whose_seconds_a_budget_and_a_time_are(unit, whose, tmp_path) -> None:
     """
     data = study(tmp_path, seeds=1, stages=2, unit=unit, rows=ROWS)
     for run in data.runs:
-        for line in (line for stage in run.stages for line in stage):
-            if isinstance(line, EvaluationLine | StageDone):
-                line.charged.setdefault(unit, math.nan)
+        for line in list_lines(run, EvaluationLine, StageDone):
+            line.charged.setdefault(unit, math.nan)
     for name in ("main_pretraining", "units", "lifelong_metrics"):
         told = [note for note in load(name).build(data).notes if note.startswith("Budgets are ")]
         assert [whose in note for note in told] == [True] * bool(whose)

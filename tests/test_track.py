@@ -32,7 +32,7 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
         (run,) = load_runs(runs, "demo")
         write_events(out, [*list_points(run)])
         assert len(written(out, "AP")) == count
-    lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
+    lines = synthetic.list_lines(run, EvaluationLine)
     expected = [line.perplexity["ns"] for line in lines]
     values = written(out, "perplexity/ns")
     assert [value for _, value in values] == pytest.approx(expected)

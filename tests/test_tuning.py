@@ -11,7 +11,7 @@ import pytest
 
 import methods
 from benchmark.jobs import tuning
-from benchmark.ledger.records import EvaluationLine
+from benchmark.ledger.records import EvaluationLine, select_kind
 from benchmark.ledger.runs import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -83,7 +83,7 @@ def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> Non
     trials = {row.name: row for row in load_suite("tiny-tune").rows}
     judged: dict[str, list[tuple[float, str]]] = {}
     for run in load_runs(Path("runs"), "tiny-tune"):
-        last = [line.perplexity for line in run.stages[-1] if isinstance(line, EvaluationLine)][-1]
+        last = select_kind(run.stages[-1], EvaluationLine)[-1].perplexity
         ap = math.exp(sum(math.log(last[domain.name] or 0.0) for domain in run.domains) / 2)
         judged.setdefault(run.row.rpartition(" ")[0], []).append((ap, run.row))
     tuned = load_suite("tiny-tuned")

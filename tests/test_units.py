@@ -24,7 +24,7 @@ from benchmark.settings.suite import Budget
 from benchmark.settings.units import UNITS, Unit, list_recorded_units
 from tests.examples.made_up_methods import Idles
 from tests.support.source_tree import TREES
-from tests.support.synthetic import load, study
+from tests.support.synthetic import list_lines, load, study
 from tests.support.tiny_suite import write
 
 
@@ -57,9 +57,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     table = tmp_path / "report" / "tiny" / "units.md"
     assert "Training rows" in table.read_text()
     for run in load_runs(tmp_path / "runs", "tiny"):
-        charged = [
-            line.charged for stage in run.stages for line in stage if isinstance(line, StageDone)
-        ]
+        charged = [line.charged for line in list_lines(run, StageDone)]
         assert [(spent["steps"], spent["rows"]) for spent in charged] == [(4, 40), (4, 40)]
 
 
@@ -70,12 +68,7 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
     data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
     costs = {"ER": {"tokens": 1.0, "flops": 4.0}, "MAS": {"tokens": 2.0, "flops": 2.0}}
     for run in data.runs:
-        for line in (
-            line
-            for stage in run.stages
-            for line in stage
-            if isinstance(line, EvaluationLine | StageDone)
-        ):
+        for line in list_lines(run, EvaluationLine, StageDone):
             steps = line.charged["steps"]
             line.charged |= {"seconds": float(steps)} | {
                 unit: c * steps for unit, c in costs[run.row].items()

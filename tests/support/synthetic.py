@@ -137,6 +137,11 @@ def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: P
     return render(study, [catalogue.load(name) for name in tables], catalogue.load, out)
 
 
+def list_lines(run: RunRecords, *kinds: type) -> list[Any]:
+    """The lines of these kinds in a run's records, in the order of training."""
+    return [line for stage in run.stages for line in stage if isinstance(line, kinds)]
+
+
 @dataclass(frozen=True)
 class _Suite:
     """What all runs of a suite have in common."""
