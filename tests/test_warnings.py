@@ -31,8 +31,8 @@ def make_study(folder: Path, unigram: float) -> Study:
 def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None:
     """Oracle: by hand, from the recorded APs after the last domain: the unigram perplexity is just
     below the AP of the best row that must be named. Tables name these rows with both numbers before
-    their first line, the page before its first table. "Best" says none if all rows are named. A column has a best
-    row if two rows or more are left.
+    their first line, the page before its first table. "Best" says none if all rows are named. A
+    column has a best row if two rows or more are left.
     """
     ends = make_study(tmp_path, 1e6).ends
     ap = ends[ends["stage"] == 1].groupby("row")["ap"].mean()
