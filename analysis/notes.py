@@ -165,7 +165,7 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
                 f"{way.get('domains', 2)} domains, whose search comes on top of the budget"
             )
             pairs.append((sentence, run.row))
-    return _list_rows(pairs)
+    return _list_rows(pairs, runs=runs)
 
 
 def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
@@ -280,9 +280,19 @@ def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
     )
 
 
-def _list_rows(pairs: Iterable[tuple[str, str]], end: str = "") -> list[str]:
-    """A note for each sentence, with the rows for which it is true, followed by `end`."""
-    return [f"{sentence}: {', '.join(rows)}.{end}" for sentence, rows in group_names(pairs).items()]
+def _list_rows(
+    pairs: Iterable[tuple[str, str]], end: str = "", runs: Sequence[RunRecords] = ()
+) -> list[str]:
+    """A note for each sentence, with the rows for which it is true, followed by `end`.
+
+    If they are all rows of `runs`, it says so.
+    """
+    all_rows = list(dict.fromkeys(run.row for run in runs))
+    notes = []
+    for sentence, rows in group_names(pairs).items():
+        names = "all rows" if rows == all_rows else ", ".join(rows)
+        notes.append(f"{sentence}: {names}.{end}")
+    return notes
 
 
 def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:
@@ -295,7 +305,7 @@ def note_fused_maps(runs: Sequence[RunRecords]) -> list[str]:
         is_whole = training.get("fused_maps", "whole") == "whole"
         if is_whole and training.get("optimizer") == "muon":
             pairs.append((sentence, run.row))
-    return _list_rows(pairs)
+    return _list_rows(pairs, runs=runs)
 
 
 def note_kept_copies(part: Study) -> list[str]:
