@@ -69,6 +69,7 @@ def render_page(
         warnings=warnings,
         summary=[(part.suite, summarize(part)) for part in study.parts],
         scorecard=scorecard,
+        undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=tables,
         about_brackets=BESIDE,
         figures=figures,
@@ -152,6 +153,16 @@ def _make_filter() -> Callable[[str], str]:
         return text
 
     return drop_shown
+
+
+def _describe_undecided(scorecard: Table) -> str:
+    """A sentence in place of a scorecard on which nothing is decided, "" if something is."""
+    rows = [row for block in scorecard.blocks for row in block.rows]
+    if any(row.cells[0].number in ("held", "not held") for row in rows):
+        return ""
+    if not rows[1:]:
+        return rows[0].label
+    return f"These runs decide none of the paper's {len(rows)} findings."
 
 
 def _list_audit_notes(part: Study) -> list[str]:

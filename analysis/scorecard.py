@@ -14,7 +14,7 @@ import pandas as pd
 from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import AVERAGE, Exhibit, describe_growth
-from analysis.inference import ERRORS, compute_interval, show_mean
+from analysis.inference import ERRORS, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -54,11 +54,15 @@ def build_scorecard(study: Study, load: Load) -> Table:
     papers = {part.suite: _convert_papers(part, load) for part in study.parts}
     numbers = {part.suite: collect_measurements(part) for part in study.parts}
     judged = _judge(numbers, papers)
-    footnotes = []
-    if not judged:
-        footnotes.append("No seed has finished two rows that a claim is about.")
-    if not all(verdict.reason for _, verdict in judged):  # else no rule has decided anything
-        footnotes += _describe_rules(numbers, judged)
+    seeds = max((verdict.seeds for _, verdict in judged), default=0)
+    if seeds < count_fewest_seeds(2 * len(judged) or 1):
+        blocks = [_make_undecided_block(len(judged), seeds)]
+        footnotes = []
+    else:
+        blocks = list(_list_blocks(study, numbers, judged))
+        footnotes = _describe_rules(numbers, judged)
+        if not any(notes.note_tuning(part.runs) for part in study.parts):
+            footnotes.append("Options are the suite's own, not tuned.")
     for part in study.parts:
         sentences = _compare_orders(numbers[part.suite], papers[part.suite])
         if sentences:
@@ -74,7 +78,7 @@ def build_scorecard(study: Study, load: Load) -> Table:
         ),
         stub="Claim",
         columns=tuple(map(Column, COLUMNS)),
-        blocks=tuple(_list_blocks(study, numbers, judged)),
+        blocks=tuple(blocks),
         notes=tuple(footnotes),
         warnings=(*notes.warn_of_counting(study), *notes.warn_of_baselines(study)),
     )
@@ -93,6 +97,20 @@ def _judge(numbers: Numbers, papers: Mapping[str, Numbers]) -> Judged:
                 compared.append((claim, comparisons, printed))
     verdicts = judge(compared)
     return list(zip(suites, verdicts, strict=True))
+
+
+def _make_undecided_block(claims: int, seeds: int) -> Block:
+    """The block in place of all claims if none can be decided: a row that says so."""
+    label = "No seed has finished two rows that a claim is about."
+    if claims:
+        present = "one seed" if seeds == 1 else f"{seeds} seeds"
+        fewest = count_fewest_seeds(2 * claims)
+        label = (
+            f"None of {claims} claims can be decided with {present}. Together they need at least "
+            f"{fewest}, such as --seeds {','.join(map(str, range(fewest)))}."
+        )
+    cells = tuple(Cell() for _ in COLUMNS)
+    return Block("", (TableRow(label, cells),))
 
 
 def _list_blocks(study: Study, numbers: Numbers, judged: Judged) -> Iterator[Block]:

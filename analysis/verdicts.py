@@ -93,6 +93,11 @@ class Verdict:
     tests: int
 
     @property
+    def seeds(self) -> int:
+        """The number of seeds of the comparison that has most."""
+        return max(len(comparison.changes) for comparison in self.comparisons)
+
+    @property
     def weakest(self) -> Comparison:
         """The measured comparison that is least on the claim's side."""
         return find_weakest(self.comparisons)

@@ -91,9 +91,12 @@ def test_who_cannot_see_the_page_gets_headers_and_words(report):
     assert "Mean of 2 seeds" in report.read_text("utf-8")
 
 
-def test_the_page_begins_with_table_curve_and_words(tmp_path):
-    """Oracle: the order of the page's parts."""
-    synthetic.write(tmp_path, "demo", seeds=2, evaluations=2)
+@pytest.mark.parametrize("seeds", [2, 6])
+def test_the_page_begins_with_table_curve_and_words(tmp_path, seeds):
+    """Oracle: the order of the page's parts. Two seeds decide nothing, so the scorecard is folded
+    into one line. Six seeds decide.
+    """
+    synthetic.write(tmp_path, "demo", seeds=seeds, evaluations=2)
     synthetic.report(
         "demo", load_runs(tmp_path, "demo"), ["main_pretraining", "main_downstream"], tmp_path
     )
@@ -106,6 +109,7 @@ def test_the_page_begins_with_table_curve_and_words(tmp_path):
         'id="main_downstream"',
     ]
     assert sorted(parts, key=text.index) == parts
+    assert ('<details id="scorecard">' in text) == (seeds == 2)
 
 
 def test_whatever_a_user_gave_is_escaped(report):
@@ -140,7 +144,7 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert len(notes) > 4 and not any(f"<li>{note}</li>" in audit for note in notes)
     assert "<code>python run_all.py run demo" in text
     assert "Example CPU, 2 threads, fp32" in text
-    assert 'id="scorecard"' in text and "2 of at least 5 seeds" in text
+    assert 'id="scorecard"' in text and "decided with 2 seeds" in text
 
 
 class Words(HTMLParser):
