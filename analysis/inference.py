@@ -1,6 +1,6 @@
 """Statistical inference from few seeds.
 
-It has intervals of means, one-sided tests, and Holm's correction.
+It has intervals of means, one-sided tests, Holm's correction, and power.
 
 Everything rests on Student's t from scipy. docs/statistics.md explains it, and
 docs/appendix_statistics.md shows by simulation how often it errs.
@@ -20,10 +20,12 @@ from analysis.metrics import Floats
 
 # the accepted share of reports with a wrong verdict, and of intervals that miss the mean
 ERRORS = 0.05
+POWER = 0.8
 # The difference of two independent runs with the same noise has any given value other than 0 with
 # at most this probability. Noise with two neighbouring values, each with probability 1/2, reaches
 # it (Motzkin and Straus 1965).
 SAME_DIFFERENCE = 0.25
+GAUSSIAN = 1e6  # degrees of freedom from which on Student's t equals the normal distribution
 EQUAL = "all equal"  # instead of an interval, if values have no spread to compute it from
 
 
@@ -154,3 +156,27 @@ def count_fewest_seeds(tests: int) -> int:
     """The fewest seeds with which any of this many tests can be significant."""
     seeds = math.log(ERRORS / tests) / math.log(SAME_DIFFERENCE)
     return max(2, math.ceil(seeds))
+
+
+def find_detectable_mean(sd: float, seeds: int, tests: int, shared: float = 0.0) -> float:
+    """The smallest true mean that a test, one of `tests`, finds significant with probability POWER.
+
+    `sd` is the standard deviation of the seeds. NaN if the seeds are too few for any test to be
+    significant. `shared` is as in `compute_one_sided_p`.
+    """
+    if seeds < count_fewest_seeds(tests):
+        return math.nan
+    variance = sd**2 / seeds
+    squared_errors = {seeds - 1.0: variance}  # of each test, by its degrees of freedom
+    if shared:
+        joint_freedom = math.inf
+        if variance:
+            joint_freedom = (seeds - 1) * (1 + shared / variance) ** 2
+        squared_errors[min(joint_freedom, GAUSSIAN)] = variance + shared
+    means = []
+    for freedom, squared_error in squared_errors.items():
+        critical = scipy.special.stdtrit(freedom, 1 - ERRORS / tests)
+        # the noncentral t with this mean is above `critical` with probability POWER
+        mean = scipy.special.nctdtrinc(freedom, 1 - POWER, critical)
+        means.append(float(mean) * math.sqrt(squared_error))
+    return max(means)  # `compute_one_sided_p` takes the larger p-value of both tests

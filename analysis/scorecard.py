@@ -14,7 +14,7 @@ import pandas as pd
 from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import AVERAGE, Exhibit, describe_growth
-from analysis.inference import ERRORS, compute_interval, count_fewest_seeds, show_mean
+from analysis.inference import ERRORS, POWER, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -39,6 +39,7 @@ COLUMNS = (
     "95% interval",
     "Seeds",
     "p",
+    "Decidable from",
     "Paper",
 )
 Judged = Sequence[tuple[str, Verdict]]  # pairs of a suite and a verdict
@@ -143,6 +144,7 @@ def _make_row(verdict: Verdict, numbers: Measurements) -> TableRow:
     if changes.size:
         effect, interval = show_mean(changes, metric.show, comparison.text_variance)
         seeds = str(len(changes))
+    distance = verdict.decidable_from
     printed = ""
     if verdict.printed:
         weakest = find_weakest(verdict.printed)
@@ -154,6 +156,7 @@ def _make_row(verdict: Verdict, numbers: Measurements) -> TableRow:
         interval,
         seeds,
         "" if verdict.reason else _format_p(verdict.p),
+        "" if math.isnan(distance) else metric.show(distance).replace("+", "±"),
         printed,
     )
     return TableRow(verdict.claim.text, tuple(Cell(text=text) for text in texts))
@@ -189,7 +192,9 @@ def _describe_rules(numbers: Numbers, judged: Judged) -> list[str]:
         "(docs/statistics.md).",
         "Effect, interval and seeds are those of the weakest comparison, which has the largest p. "
         "It is paired by pre-training seed. The interval is not corrected, and "
-        "p is. Paper is the weakest comparison in the printed numbers.",
+        "p is. Paper is the weakest comparison in the printed numbers. Decidable from: the true "
+        "distance from the bound at which these seeds would have decided the weakest comparison, "
+        f"taken alone, with probability {POWER:.0%}.",
         f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}. After every "
         f"domain or stage means after {', '.join(dict.fromkeys(stages))}.",
     ]

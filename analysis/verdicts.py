@@ -28,6 +28,7 @@ from analysis.inference import (
     compute_one_sided_p,
     correct_by_holm,
     count_fewest_seeds,
+    find_detectable_mean,
 )
 from analysis.metrics import AP_PLUS, METRICS, PERPLEXITIES, Floats
 from analysis.study import Study, average_by_domain
@@ -129,6 +130,21 @@ class Verdict:
             return "" if is_spread else "all differences are equal"
         purpose = " to refute" if seeds >= count_fewest_seeds(self.tests) else ""
         return f"{seeds} of at least {fewest} seeds{purpose}"
+
+    @property
+    def decidable_from(self) -> float:
+        """The smallest true distance from the bound that these seeds would decide in 80% of cases.
+
+        It is for the weakest comparison only, on its own side of the bound. NaN if the seeds
+        decided, or could not decide.
+        """
+        if self.state != "not decidable" or self.reason or self.seeds < 2:
+            return math.nan
+        weakest = self.weakest
+        values = weakest.margin
+        sd = float(np.std(values, ddof=1))
+        tests = self._tests_of_the_weakest
+        return find_detectable_mean(sd, len(values), tests, weakest.text_variance)
 
     @property
     def _tests_of_the_weakest(self) -> int:

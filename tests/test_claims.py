@@ -16,7 +16,7 @@ from msgspec import structs
 from analysis import catalogue
 from analysis.claims import CLAIMS, PAPER, Claim
 from analysis.exhibits import PROMPT_ROWS
-from analysis.inference import estimate_document_variance
+from analysis.inference import estimate_document_variance, find_detectable_mean
 from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, _convert_papers, build_scorecard
 from analysis.study import Study
@@ -90,7 +90,7 @@ def test_a_verdict_is_students(er, state):
 def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     """Oracle: by hand: one row against three is three comparisons in two directions, so six tests.
     The p-value of n seeds is at least 1 / 4**n: 6 / 4**3 is above 5%, 6 / 4**4 below, and 2 / 4**3
-    would hold the claim. If the seeds differ too much, there is no other reason.
+    would hold the claim. `decidable_from` is for six tests, too.
     """
     claim = Claim("t", "", ("ER",), ("Naive", "EWC", "MAS"))
     er = [[1.0, value] for value in (15.0, 16.0, 14.0, 13.0)]
@@ -99,7 +99,10 @@ def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     assert few.state == "not decidable" and [*filter(str.isdigit, few.reason)] == ["3", "4"]
     assert verdict(claim, numbers(ER=er, **others)).state == "not held"
     near = verdict(claim, numbers(ER=[[1, value] for value in (10.5, 9.6, 10.6, 9.7)], **others))
-    assert near.state == "not decidable" and near.reason == ""
+    spread = float(np.std(np.log([1.05, 0.96, 1.06, 0.97]), ddof=1))
+    assert near.reason == "" and near.decidable_from == pytest.approx(
+        find_detectable_mean(spread, 4, 6)
+    )
 
 
 def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
@@ -137,6 +140,19 @@ def test_sameness_has_a_margin_on_both_sides(mas, state):
     """
     ours = numbers(MAS=[[1, mas]] * 4, Naive=[[1, 10]] * 4)
     assert verdict(Claim("t", "", ("MAS",), ("Naive",), within=0.05), ours).state == state
+
+
+def test_an_undecided_claim_says_what_could_have_been_decided():
+    """Oracle: `find_detectable_mean` for two tests and the standard deviation of the log ratios.
+    NaN if the claim is decided.
+    """
+    er = [9.0, 12.0, 10.0, 8.0, 11.0]
+    result = verdict(CLAIM, numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * 5))
+    assert result.decidable_from == pytest.approx(
+        find_detectable_mean(float(np.std(np.log(er), ddof=1)), 5, 2)
+    )
+    clear = verdict(CLAIM, numbers(ER=[[1, 0.1 * value] for value in er], Naive=[[1, 10]] * 5))
+    assert clear.state == "held" and math.isnan(clear.decidable_from)
 
 
 def test_what_is_missing_is_not_decidable_but_can_be_refuted():
@@ -281,19 +297,21 @@ def test_the_p_of_ap_holds_the_choice_of_documents():
     assert with_texts.p_values[0] == pytest.approx(0.1587, abs=0.001)
 
 
-def test_equal_rows_cannot_be_told_apart():
-    """By hand: six seeds without any difference have no spread, unless the choice of validation
-    documents adds one.
+def test_equal_rows_are_told_apart_by_no_distance():
+    """By hand: six seeds without any difference have no spread, so no detectable distance, unless
+    the choice of validation documents adds one.
     """
     equal = verdict(CLAIM, numbers(ER=[[1, 10]] * 6, Naive=[[1, 10]] * 6))
     assert equal.state == "not decidable" and "equal" in equal.reason
+    assert math.isnan(equal.decidable_from)
     with_texts = dataclasses.replace(equal.weakest, text_variance=0.05**2)
     of_texts = dataclasses.replace(equal, comparisons=(with_texts,))
-    assert of_texts.reason == ""
+    assert of_texts.reason == "" and of_texts.decidable_from > 0
     # for one document, `estimate_document_variance` is NaN
     of_one_document = dataclasses.replace(equal.weakest, text_variance=math.nan)
     undecided = dataclasses.replace(of_texts, comparisons=(of_one_document,))
     assert "one validation document" in undecided.reason
+    assert math.isnan(undecided.decidable_from)
 
 
 def test_scorecard_of_synthetic_runs(demo):

@@ -141,6 +141,23 @@ def test_the_fewest_seeds_that_decide(tests, seeds):
     assert smallest[0] * tests > inference.ERRORS >= smallest[1] * tests
 
 
+@pytest.mark.parametrize(("seeds", "tests"), [(5, 48), (10, 48), (20, 2)])
+def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
+    """Oracle: simulation: 80% of samples with this mean are significant. Four seeds are too few."""
+    mean = inference.find_detectable_mean(2.0, seeds, tests)
+    samples = np.random.default_rng(seeds).normal(mean, 2.0, (seeds, 20_000))
+    assert (
+        inference.compute_one_sided_p(samples)[0] <= inference.ERRORS / tests
+    ).mean() == pytest.approx(0.8, abs=0.01)
+    assert math.isnan(inference.find_detectable_mean(2.0, 4, 48))
+    shared = 0.5
+    mean = inference.find_detectable_mean(2.0, seeds, tests, shared)
+    rng = np.random.default_rng(seeds)
+    samples = rng.normal(mean, 2.0, (seeds, 20_000)) + rng.normal(0, shared**0.5, 20_000)
+    found = inference.compute_one_sided_p(samples, shared)[0] <= inference.ERRORS / tests
+    assert 0.7 < found.mean() < 0.9
+
+
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_card_is_wrong_in_at_most_five_percent(noise, difference):
