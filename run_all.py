@@ -256,6 +256,7 @@ def compare(options: argparse.Namespace) -> int:
     from analysis import comparison
     from benchmark.ledger.archive import open_records
     from benchmark.ledger.store import Store
+    from benchmark.settings.load import parse_set
     from benchmark.training.declaration import open_ledger
 
     sides = []
@@ -268,7 +269,8 @@ def compare(options: argparse.Namespace) -> int:
                 if is_of_method and is_of_seed:
                     suites.setdefault(run.suite, []).append(run)
         sides.append(comparison.Side(place, suites))
-    return say(comparison.compare(sides[0], sides[1]))
+    settings = dict(map(parse_set, options.set))
+    return say(comparison.compare(sides[0], sides[1], settings))
 
 
 def upgrade(options: argparse.Namespace) -> int:

@@ -52,12 +52,12 @@ class Side:
     suites: Mapping[str, Runs]
 
 
-def compare(a: Side, b: Side) -> Iterator[str]:
+def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iterator[str]:
     """A table of each suite that both sides have, followed by what differs.
 
-    If each side has only one suite, these two are compared, whatever their names. Raises
-    ComparisonError if there is nothing to compare, or if a row was run with several settings or
-    streams.
+    If each side has only one suite, these two are compared, whatever their names. Only runs with
+    these `settings` (by dotted key) are compared. Raises ComparisonError if there is nothing to
+    compare, or if a row was run with several settings or streams.
     """
     pairs = [(name, name) for name in a.suites if name in b.suites]
     if not pairs and len(a.suites) == len(b.suites) == 1:
@@ -69,8 +69,8 @@ def compare(a: Side, b: Side) -> Iterator[str]:
         )
     yield f"A is {a.name}, B is {b.name}.\n"
     for suite_a, suite_b in pairs:
-        runs_a = select_one_trial(a, suite_a)
-        runs_b = select_one_trial(b, suite_b)
+        runs_a = select_one_trial(a, suite_a, settings or {})
+        runs_b = select_one_trial(b, suite_b, settings or {})
         yield to_text(build_comparison(suite_a, runs_a, runs_b))
         changes = [f"- {line}" for line in list_differences(runs_a, runs_b)]
         lines = ["What differs:", *changes] if changes else ["Settings, code and hardware agree."]
@@ -81,23 +81,30 @@ def compare(a: Side, b: Side) -> Iterator[str]:
 OF_A_SEED = {"seed", "places", "domains"}  # settings that may differ between seeds of a row
 
 
-def select_one_trial(side: Side, suite: str) -> list[RunRecords]:
-    """The runs of a suite.
+def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
+    """The runs of a suite with these settings.
 
-    A run is left out if a newer run of its row is on another text. Raises ComparisonError if a row
-    has several settings, or several streams for one seed.
+    A run is left out if a newer run of its row is on another text. Raises ComparisonError if no run
+    has these settings, or if a row has several settings, or several streams for one seed.
     """
+    runs = [run for run in side.suites[suite] if _is_asked_for(run, settings)]
+    if not runs:
+        request = ", ".join(f"{key}={value}" for key, value in settings.items())
+        raise ComparisonError(
+            f"{side.name}: no run of {suite} has {request}; give --set what some were run with"
+        )
     trials: dict[str, dict[str, Any]] = {}
-    for run in side.suites[suite]:
+    for run in runs:
         trial = _list_trial_settings(run)
         first_trial = trials.setdefault(run.row, trial)
         changes = find_differences(first_trial, trial)
         if changes:
+            key = changes[0].partition(":")[0]
             raise ComparisonError(
                 f"{side.name}: row {run.row!r} of {suite} was run with several settings "
-                f"({changes[0]}); keep the records of each in a folder of its own (--runs)"
+                f"({changes[0]}): choose one with --set {key}=VALUE"
             )
-    runs = leave_out_older_texts(side.suites[suite])
+    runs = leave_out_older_texts(runs)
     counts = Counter((run.row, run.seed) for run in runs if not run.why)
     repeated = [place for place, count in counts.items() if count > 1]
     if repeated:
@@ -109,6 +116,18 @@ def select_one_trial(side: Side, suite: str) -> list[RunRecords]:
             "its own (--runs)"
         )
     return runs
+
+
+def _is_asked_for(run: RunRecords, settings: Mapping[str, Any]) -> bool:
+    """Whether a run has these settings. Options of other methods do not count."""
+    run_settings = _list_settings(run)
+    for key, value in settings.items():
+        is_option = key.startswith("options.")
+        if is_option and key.split(".")[1] != run.line.method:
+            continue
+        if run_settings.get(key) != value:
+            return False
+    return True
 
 
 def build_comparison(name: str, a: Runs, b: Runs) -> Table:

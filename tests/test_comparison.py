@@ -154,7 +154,8 @@ def test_why_nothing_is_compared_is_said(sides: tuple[Path, Path]) -> None:
 
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     """Oracle: by hand: runs of ER with two options in one folder are refused, also if each option
-    has its own seeds. Two equal runs of one seed are refused, too.
+    has its own seeds. The message names the `--set` that chooses one, which selects the runs with
+    that option. Two equal runs of one seed are refused, too, and so is a setting that no run has.
     """
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):
@@ -164,12 +165,18 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
         both = Side("both", {"demo": runs})
         with pytest.raises(
             ComparisonError,
-            match="both: .*'ER' of demo .*options.er.replay_ratio: 0.2, was none.*--runs",
+            match="both: .*'ER' of demo .*0.2, was none.*--set options.er.replay_ratio=VALUE",
         ):
             list(compare(both, Side("b", {"demo": b})))
+    chosen = select_one_trial(both, "demo", {"options.er.replay_ratio": 0.2})
+    assert [run for run in chosen if run.row == "ER"] == [
+        run for run in b if run.row == "ER" and run.seed == 2
+    ]
     other = dataclasses.replace(a[0], line=structs.replace(a[0].line, id="other"))
     with pytest.raises(ComparisonError, match=f"{a[0].row!r} of demo .*seed 0"):
-        select_one_trial(Side("both", {"demo": [*a, other]}), "demo")
+        select_one_trial(Side("both", {"demo": [*a, other]}), "demo", {})
+    with pytest.raises(ComparisonError, match=r"both: .*demo.* budget\.amount=7"):
+        select_one_trial(both, "demo", {"budget.amount": 7})
 
 
 def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:

@@ -41,7 +41,7 @@ def test_a_copied_file_of_a_run_is_said_to_be_one(place, tmp_path: Path) -> None
     synthetic.write(tmp_path, "demo", seeds=1)
     runs = load_runs(tmp_path, "demo")
     side = Side("A", {"demo": runs})
-    assert len(select_one_trial(side, "demo")) == len(runs)
+    assert len(select_one_trial(side, "demo", {})) == len(runs)
     folder = tmp_path / "suites" / "demo"
     place(folder / f"{runs[0].id}.jsonl", folder / "backup.jsonl")
     with pytest.raises(RecordsError, match=rf"suites/demo/backup.* {runs[0].id}\.jsonl"):

@@ -308,10 +308,7 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
     },
     "records and studies:": {
         "track demo": ("write the records of runs for TensorBoard", (*OF_SUITE, "--out tracked")),
-        "compare runs OTHER": (
-            "compare two folders of records",
-            ("--methods", "--seeds", "a", "b"),
-        ),
+        "compare runs OTHER": ("compare two folders of records", (*CHOSEN, "a", "b")),
         "collect demo --study results/NAME": (
             "add finished runs to a study, and render it",
             (*OF_SUITE, "--study"),
