@@ -307,7 +307,7 @@ def _list_settings(run: RunRecords) -> dict[str, Any]:
         config = dump_settings(RunConfig.model_validate(line.config))
     except ValueError:  # it has settings that no longer exist
         config = line.config
-    return flatten({"options": options, **config})
+    return flatten({**config, "options": options})
 
 
 def _list_trial_settings(run: RunRecords) -> dict[str, Any]:

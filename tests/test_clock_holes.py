@@ -101,9 +101,24 @@ class WorksAsItIsBuilt(LifelongMethod):
         torch.eye(4) @ torch.eye(4)
 
 
+@dataclass
+class WorksOnce(LifelongMethod):
+    """Works in a stage's first step, which is taken before the clock runs."""
+
+    def start_stage(self, model, stage):
+        self.has_worked = False
+        return model
+
+    def adjust_gradients(self, learner, memory):
+        if not self.has_worked:
+            train(learner.model)
+        self.has_worked = True
+
+
 @pytest.mark.parametrize(
     ("cheat", "message"),
     [
+        (WorksOnce, r"stage 0, phase adapt: the first step .* again"),
         (WorksInPhases, r"\bphases .* FLOPs"),
         (WorksAsItIsBuilt, r"\bbuilding .* FLOPs"),
         (CostsMoreLater, r"\bstep 3, .* FLOPs"),

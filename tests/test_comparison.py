@@ -111,6 +111,9 @@ def test_a_setting_that_is_newer_than_a_record_has_its_default(tmp_path: Path) -
     assert list(list_differences(older, newer)) == []
     settings["training"]["max_grad_norm"] = 1.0
     assert list(list_differences(older, newer)) == ["training.max_grad_norm: 1.0, was none"]
+    newer[0].line = structs.replace(newer[0].line, options={"rate": 2.0})
+    changes = list(list_differences(older, newer))
+    assert changes[-1] == "options.naive.rate: 2.0, was none", "as --set has it"
 
 
 def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:

@@ -138,7 +138,7 @@ def test_a_network_without_layers_is_reported(tmp_path: Path) -> None:
 
 def test_nothing_is_copied_from_no_layer() -> None:
     """By hand: the message names the model's size and the one asked for."""
-    with pytest.raises(ConfigError, match=r"L0_D32 to 2 layers"):
+    with pytest.raises(ConfigError, match=r"L0_D32 to L2_D32"):
         grow(model_of(0).network, 2, 32)
 
 

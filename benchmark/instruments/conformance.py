@@ -545,8 +545,9 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     """A method computes nothing while no clock runs.
 
     The clock does not charge for building a method and for its answers (`signature`, `options`,
-    `phases`). It charges each step the FLOPs of the first one of its phase, so no step may cost
-    more, from the phase's begin to its end. The check does not see what only a generator, a
+    `phases`). It charges each step the FLOPs of the first one of its phase, which is also taken
+    once before the clock runs. So no step may cost more, from the phase's begin to its end, and the
+    first one costs the same again. The check does not see what only a generator, a
     compiled extension, a file, a thread or another process has: a method's code must also be read.
     """
     config = tiny.make_config()
@@ -569,6 +570,11 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
         for stepper, moments in list_phase_steps(inputs, STEPS):
             where = f"stage {index}, phase {stepper.phase.name}"
             first = stepper.warm_up()
+            again = stepper.warm_up()
+            assert again * 1.001 >= first, (
+                f"{where}: the first step takes {first:g} FLOPs, which all are charged, and the "
+                f"same step again {again:g}: what a phase computes once belongs into start_stage"
+            )
             for moment in moments:
                 take = partial(stepper.step, moment.step, moment.learning_rate, moment.elapsed)
                 flops = count_flops(take)

@@ -348,7 +348,7 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
             by_name[example.split()[0]] = (example, help, names)
     parser = argparse.ArgumentParser(
         "run_all.py",
-        usage="run_all.py COMMAND ...",
+        usage="run_all.py COMMAND ..., such as run demo",
         description="\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,

@@ -118,12 +118,14 @@ def read_for_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
     if not path.exists():
         return ()
     table = _read(path, path.stat().st_mtime_ns)
-    recorded = structs.replace(table.machine, node="")
-    here = structs.replace(machine, node="")
-    if recorded != here:
+    recorded = structs.asdict(table.machine)
+    here = structs.asdict(machine)
+    different = [name for name in recorded if name != "node" and recorded[name] != here[name]]
+    if different:
+        name = different[0]
         raise ConfigError(
-            f"{path} has step times of another machine, {recorded}, and this one is {here}: give "
-            "--reference another file"
+            f"{path} has step times of another machine: its {name} is {recorded[name]}, here it is "
+            f"{here[name]}; give --reference another file"
         )
     return table.rows
 

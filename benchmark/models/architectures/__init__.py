@@ -148,7 +148,7 @@ class Place:
     def take(self, tensor: Tensor) -> Tensor:
         """The Affine's part of a tensor that has the shape of the module's weight or bias.
 
-        A matrix becomes (out, in). The part is a view, or a copy if several maps share the matrix.
+        A matrix becomes (out, in). The part is a view, or a copy if several maps share the tensor.
         """
         turned = self._turn(tensor)
         if self.rows is None:

@@ -136,11 +136,13 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
     config = network.config
     step = find_width_step(config)
     is_smaller = layers < config.num_hidden_layers or hidden_size < config.hidden_size
-    if is_smaller or hidden_size % step:
+    copies_nothing = layers > 0 and config.num_hidden_layers == 0
+    if is_smaller or copies_nothing or hidden_size % step:
         raise ConfigError(
             f"cannot grow L{config.num_hidden_layers}_D{config.hidden_size} to "
-            f"L{layers}_D{hidden_size}: neither size may fall, and the hidden size must be a "
-            f"multiple of {step}, what a head takes, or the heads that share a key's"
+            f"L{layers}_D{hidden_size}: neither size may fall, a network without layers has none "
+            f"to copy, and the hidden size must be a multiple of {step}, what a head takes, or the "
+            "heads that share a key's"
         )
 
 
