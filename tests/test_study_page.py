@@ -157,7 +157,7 @@ def test_what_the_study_says_of_small_trials() -> None:
         if gain > 0.03:
             gains.append(gain)
     assert (len(gains), len(rows)) == (5, 10)
-    assert f"five of ten methods by [{100 * min(gains):.0f} to {max(gains):.0%}]" in page
+    assert f"AP of five of ten methods by [{100 * min(gains):.0f} to {max(gains):.0%}]" in page
 
 
 @pytest.mark.parametrize(
