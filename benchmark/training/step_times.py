@@ -124,8 +124,8 @@ def read_for_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
     if different:
         name = different[0]
         raise ConfigError(
-            f"{path} has step times of another machine: its {name} is {recorded[name]}, here it is "
-            f"{here[name]}; give --reference another file"
+            f"{path} has step times of another machine: its {name} is {recorded[name]!r}, and here "
+            f"it is {here[name]!r}; give --reference another file"
         )
     return table.rows
 
