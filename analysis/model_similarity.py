@@ -269,9 +269,9 @@ def compare_with_ancestors(
         similarity = compare_heads(maps[-1], earlier)
         to_ancestor = similarity[range(len(ancestors)), ancestors]
         to_ancestors.append(to_ancestor.mean().item())
-        others = len(earlier) - 1
-        to_others = (similarity.sum(1) - to_ancestor) / max(1, others)
-        to_rest.append(to_others.mean().item() if others else None)
+        other_heads = len(earlier) - 1
+        to_others = (similarity.sum(1) - to_ancestor) / max(1, other_heads)
+        to_rest.append(to_others.mean().item() if other_heads else None)
     return to_ancestors[::-1], to_rest[::-1]
 
 

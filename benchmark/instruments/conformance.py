@@ -570,10 +570,10 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
         for stepper, moments in list_phase_steps(inputs, STEPS):
             where = f"stage {index}, phase {stepper.phase.name}"
             first = stepper.warm_up()
-            again = stepper.warm_up()
-            assert again * 1.001 >= first, (
+            second = stepper.warm_up()
+            assert second * 1.001 >= first, (
                 f"{where}: the first step takes {first:g} FLOPs, which all are charged, and the "
-                f"same step again {again:g}: what a phase computes once belongs into start_stage"
+                f"same step again {second:g}: what a phase computes once belongs into start_stage"
             )
             for moment in moments:
                 take = partial(stepper.step, moment.step, moment.learning_rate, moment.elapsed)

@@ -119,13 +119,13 @@ def read_for_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
         return ()
     table = _read(path, path.stat().st_mtime_ns)
     recorded = structs.asdict(table.machine)
-    here = structs.asdict(machine)
-    different = [name for name in recorded if name != "node" and recorded[name] != here[name]]
+    present = structs.asdict(machine)
+    different = [name for name in recorded if name != "node" and recorded[name] != present[name]]
     if different:
         name = different[0]
         raise ConfigError(
             f"{path} has step times of another machine: its {name} is {recorded[name]!r}, and here "
-            f"it is {here[name]!r}; give --reference another file"
+            f"it is {present[name]!r}; give --reference another file"
         )
     return table.rows
 
