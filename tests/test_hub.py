@@ -135,6 +135,9 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match=r"papers:1: .*'text'.* title"):
         read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
+    some = ("ComputerScience,2022-2022/train/*.json.gz", "raw/*.json")  # of which one has no file
+    with pytest.raises(DataError, match=r"no file matches .*raw/\*\.json"):
+        read(HubDataset(path=str(papers), files=some))
 
 
 @pytest.mark.parametrize(("end", "separator"), [(".csv", ","), (".csv.gz", ","), (".tsv", "\t")])

@@ -212,6 +212,7 @@ def _read_dataset(dataset: HubDataset) -> Rows:
     CSV is read without the library `datasets`: see `read_csv_splits`.
     """
     try:
+        import fsspec
         from datasets import load_dataset
     except ImportError:
         raise DataError(
@@ -226,6 +227,9 @@ def _read_dataset(dataset: HubDataset) -> Rows:
             if not os.path.isdir(folder):
                 folder = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"
             files = [f"{folder}/{name}" for name in dataset.files]
+            for pattern in files:
+                if not fsspec.open_files(pattern):  # `load_dataset` reads on without it
+                    raise FileNotFoundError(f"no file matches {pattern}")
             kind = find_kind(Path(files[0])).removeprefix(".")
             if kind == "csv":
                 yield from islice(_read_csv_files(files, ","), dataset.documents)
@@ -285,9 +289,6 @@ def _read_csv_files(patterns: Sequence[str], separator: str) -> Rows:
     """The rows of the files that match patterns, on this machine or on the Hub."""
     import fsspec
 
-    files = fsspec.open_files(patterns, "rb", compression="infer")
-    if not files:
-        raise FileNotFoundError(f"no file matches {', '.join(patterns)}")
-    for file in files:
+    for file in fsspec.open_files(patterns, "rb", compression="infer"):
         with file as content:
             yield from read_csv(file.path, content, separator)
