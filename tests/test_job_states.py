@@ -205,6 +205,21 @@ def test_what_is_next_does_jobs_again_that_are_no_runs(
         assert [wave["kind"] for wave in tiny.waves()[before:]] == kinds
 
 
+def test_a_failed_job_whose_work_was_done_elsewhere_is_no_failure(
+    tiny: SuiteFolder, slurm: FakeSlurm
+) -> None:
+    """Oracle: `status` exits with 1 if something failed and is missing. The job of the stage that
+    both rows share failed, and the stage was trained here afterwards.
+    """
+    assert tiny.submit() == 0
+    shared = next(wave["id"] for wave in tiny.waves() if wave["kind"] == "stages")
+    slurm.end([job for job in slurm.jobs if job != shared], DONE)
+    slurm.end([shared], "KeyError: 'x'")
+    assert tiny.call("status") == 1
+    assert tiny.call("run", "--retry-failed") == 0
+    assert tiny.call("status") == 0
+
+
 def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the last line of the log before srun's own. The folder of logs is named once, though
     two logs are missing. By hand: how often jobs were started, and one line for jobs that are
