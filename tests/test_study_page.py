@@ -161,33 +161,59 @@ def test_what_the_study_says_of_small_trials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "first", "second"),
+    ("heads", "first", "second", "archived"),
     [
-        (("tokens per parameter of the small model", "FLOPs"), "ELLE", "ER"),
-        (("tokens per parameter of the large model",), "ELLE (exact)", "ER (final size)"),
+        (
+            ("tokens per parameter of the small model", "FLOPs"),
+            "ELLE",
+            "ER",
+            [("elle", "ELLE, to 57k"), ("map", "ER, 13k")],
+        ),
+        (
+            ("tokens per parameter of the large model",),
+            "ELLE (exact)",
+            "ER (final size)",
+            [("map", "ELLE (exact), to 57k"), ("map", "ER, 57k from the start")],
+        ),
     ],
 )
-def test_the_studys_changes_by_budget(heads: tuple[str, ...], first: str, second: str) -> None:
+def test_the_studys_changes_by_budget(
+    heads: tuple[str, ...], first: str, second: str, archived: list[tuple[str, str]]
+) -> None:
     """Oracle: quotients of the reports' means, within one percentage point. The page has means of
     logarithms, which differ from them by less than half a percent.
     """
     lines = table(*heads, "open text", "archive").values()
-    cells = [line[-2] for line in lines if line[-2]]
-    shown = [float(cell.replace("−", "-").removesuffix("%")) / 100 for cell in cells]
+    shown = [line[-2] for line in lines if line[-2]]
     expected = []
     for suite in ("budget_quarter", "main", "budget_fourfold"):
         perplexities = final_perplexities(suite)
         expected.append(perplexities[first] / perplexities[second] - 1)
-    assert shown == pytest.approx(expected, abs=0.01)
+    assert list(map(read_percent, shown)) == pytest.approx(expected, abs=0.01)
+    expected = []
+    for budget in ("sixteenth", "quarter", "full", "four"):
+        ends = []
+        for suite, row in archived:
+            name = "map_four_small" if (budget, row) == ("four", "ER, 13k") else f"{suite}_{budget}"
+            perplexities = final_perplexities(name, "small_models_begun_well", "CS")
+            ends.append(perplexities[row])
+        expected.append(ends[0] / ends[1] - 1)
+    assert [read_percent(line[-1]) for line in lines] == pytest.approx(expected, abs=0.01)
 
 
-def final_perplexities(suite: str) -> dict[str, float]:
-    """The average perplexity of each row after the last domain of results/open_text."""
-    path = ROOT / f"results/open_text/report/{suite}/main_pretraining.csv"
+def read_percent(cell: str) -> float:
+    return float(cell.replace("−", "-").removesuffix("%")) / 100
+
+
+def final_perplexities(
+    suite: str, study: str = "open_text", domain: str = "Translations"
+) -> dict[str, float]:
+    """The average perplexity of each row of a study's suite after the last domain."""
+    path = ROOT / f"results/{study}/report/{suite}/main_pretraining.csv"
     return {
         cell["Method"]: float(cell["mean"])
         for cell in csv.DictReader(path.read_text("utf-8").splitlines())
-        if cell["group"] == "Translations" and cell["column"] == "AP"
+        if cell["group"] == domain and cell["column"] == "AP"
     }
 
 

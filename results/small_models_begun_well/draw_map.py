@@ -46,9 +46,8 @@ CAPTION = (
     "that is written beside each line, with its last change in percent. Those that end at one "
     "million begin at 240 thousand, as does their ER. Below zero growing is better. Marks are "
     "geometric means over six seeds. Bars are 95% "
-    "confidence intervals. ELLE has a tenth of its noise in its last points, with 6.1e12 FLOPs and "
-    "at one million. Left out on the left: 237 thousand and the least budget, where large models "
-    "are not at their best."
+    "confidence intervals. At one million ELLE has a tenth of its noise. Left out on the left: 237 "
+    "thousand and the least budget, where large models are not at their best."
 )
 
 
