@@ -204,6 +204,22 @@ def test_a_stage_that_ended_elsewhere_is_another(trained: Path, study: Path) -> 
         collect_again(trained, study)
 
 
+def test_other_weights_without_perplexities_to_compare_are_others(
+    trained: Path, study: Path
+) -> None:
+    """Oracle: by hand: nothing shows that they differ in rounding alone. Equal weights pass."""
+
+    def measure_otherwise(line: dict) -> None:
+        for name in line.get("texts", {}):
+            line["texts"][name] = "0" * 12
+
+    spoil(study, measure_otherwise)
+    collect_again(trained, study)
+    spoil(study, other_machine)
+    with pytest.raises(ResultsError, match="validation text"):
+        collect_again(trained, study)
+
+
 def test_a_stage_measured_again_comes_to_the_same_perplexities(
     trained: Path, study: Path, capsys
 ) -> None:

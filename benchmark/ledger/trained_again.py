@@ -32,7 +32,8 @@ def compare_stages(
     """Compare a finished stage with a recorded one of the same key.
 
     Compares weights, and perplexities on the texts that both measured. Their relative difference
-    may be SAME if the weights are equal, else ROUNDING.
+    may be SAME if the weights are equal, else ROUNDING. Other weights without a perplexity to
+    compare have the grade "other".
     """
     start = records.select_kind(lines, records.StageLine)[-1]
     recorded_start = records.select_kind(recorded, records.StageLine)[-1]
@@ -46,6 +47,8 @@ def compare_stages(
     is_same = weights == recorded_weights
     tolerance = SAME if is_same else ROUNDING
     difference = _find_difference(recorded_perplexities, perplexities, tolerance)
+    if not is_same and not count:
+        difference = "each validation text is another, or is measured otherwise than recorded"
     machine = _describe_place(start)
     recorded_machine = _describe_place(recorded_start)
     if difference:
