@@ -160,6 +160,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                 f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY"
             )
         config = runs_with_stage[0]
+        # another suite may have trained its stages on another kind of CPU, to other weights
+        recorded = unpack(folder, Path(scratch) / "suite", [config.suite])
         if store.is_stage_done(key):
             raise ResultsError(
                 f"{runs} has stage {key} already, so nothing would be trained: give another --runs"
