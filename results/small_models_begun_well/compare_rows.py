@@ -135,25 +135,37 @@ def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study])
     of a suite have.
     """
     lines = []
-    changes = []
+    bound = np.log1p(WITHIN)
+    changes = list_changes(pairs, studies)
+    for names, change, p in zip(
+        changes, changes.values(), correct_table(changes.values()), strict=True
+    ):
+        values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
+        shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
+        p_same = compute_sameness_p(change.ratios, bound, change.shared)
+        verdict = name_change(change.mean, p, p_same, f"{WITHIN:.0%}")
+        lines.append([*names, values, shown, str(len(change.ap)), f"{p:.2g}", verdict])
+    return lines
+
+
+def list_changes(
+    pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study]
+) -> dict[tuple[str, str, str], Change]:
+    """The changes of a table, by budget, last size and the rows that are compared."""
+    changes = {}
     sizes = SIZES if pairs is not OF_57K else SIZES[:1]
     for (budget, study), size, pair in itertools.product(studies.items(), sizes, pairs):
         first, second = (row.format(size) for row in pair)
         change = compare(study, first, second)
-        if change is None:
-            continue
-        changes.append(change)
-        values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
-        shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
-        lines.append([budget, size, f"{first} / {second}", values, shown, str(len(change.ap))])
-    bound = np.log1p(WITHIN)
+        if change is not None:
+            changes[budget, size, f"{first} / {second}"] = change
+    return changes
+
+
+def correct_table(changes: Iterable[Change]) -> Floats:
+    """The p-value of each change of a table, corrected together with the others by Holm."""
     p_values = [compute_two_sided_p(change.ratios, change.shared) for change in changes]
-    corrected = correct_by_holm(np.array(p_values))
-    for line, change, p in zip(lines, changes, corrected, strict=True):
-        p_same = compute_sameness_p(change.ratios, bound, change.shared)
-        verdict = name_change(change.mean, p, p_same, f"{WITHIN:.0%}")
-        line += [f"{p:.2g}", verdict]
-    return lines
+    return correct_by_holm(np.array(p_values))
 
 
 def compute_two_sided_p(changes: Floats, shared: float = 0.0) -> float:
