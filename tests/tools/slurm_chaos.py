@@ -318,7 +318,8 @@ class Chaos:
     def share(self, job: Job) -> None:
         """Let another suite ask for a run's stages while they are trained.
 
-        Its job must be queued again behind the job that trains them.
+        One of the two jobs must be queued again behind the other. It may be the run's own, if it
+        was preempted in between.
         """
         # a run in training, because the other suite would itself train what nobody trains
         wait_until(lambda: self.list_training(job))
@@ -330,16 +331,17 @@ class Chaos:
             r"^rows = .*$", f"rows = [{self.row(self.rows.index(row))}]", text, flags=re.MULTILINE
         )
         other.file.write_text(re.sub(r"^tasks = .*$", "tasks = []", text, flags=re.MULTILINE))
+        before = self.count_queued_behind()
         self.tiny.tell(row, "slow 5")
         assert other.submit() == 0
-        logs = self.tiny.runs / "suites" / other.file.stem / "jobs" / "slurm"
-        wait_until(
-            lambda: any(
-                "queued again behind job" in path.read_text() for path in logs.glob("*/*.out")
-            )
-        )
+        wait_until(lambda: self.count_queued_behind() > before)
         self.tiny.tell(row, f"slow {STEP}")
         self.sharing.append(other)
+
+    def count_queued_behind(self) -> int:
+        """How often a job of any suite was queued again behind another."""
+        logs = self.tiny.runs.glob("suites/*/jobs/slurm/*/*.out")
+        return sum(log.read_text().count("queued again behind job") for log in logs)
 
     def list_training(self, job: Job) -> list[str]:
         """The rows that a job is training now."""
