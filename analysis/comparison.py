@@ -73,9 +73,17 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
         runs_b = select_one_trial(b, suite_b, settings or {})
         yield to_text(build_comparison(suite_a, runs_a, runs_b))
         changes = [f"- {line}" for line in list_differences(runs_a, runs_b)]
-        lines = ["What differs:", *changes] if changes else ["Settings, code and hardware agree."]
-        yield "\n".join(lines) + "\n"
+        yield "\n".join(_head_differences(changes, runs_a, runs_b)) + "\n"
         yield describe_furthest_row(suite_a, runs_a, runs_b)
+
+
+def _head_differences(changes: Sequence[str], a: Runs, b: Runs) -> list[str]:
+    """The differences with a heading, or a sentence if there are none."""
+    if changes:
+        return ["What differs:", *changes]
+    if {run.row for run in a} & {run.row for run in b}:
+        return ["Settings, code and hardware agree."]
+    return ["No row is in both, so no settings are compared."]
 
 
 OF_A_SEED = {"seed", "places", "domains"}  # settings that may differ between seeds of a row
@@ -176,7 +184,7 @@ def _list_notes(
     unpaired = {run.row for run in a} & {run.row for run in b} - paired
     if unpaired:
         names = [row for row in rows if row in unpaired]
-        yield f"{', '.join(names)}: no stage of a seed has ended in both."
+        yield f"{', '.join(names)}: no stage of a seed has ended in both on the same domains."
     if incomparable:
         yield f"On other texts in A and B, so nothing is compared: {', '.join(incomparable)}."
     for side, runs in (("A", a), ("B", b)):
@@ -189,26 +197,38 @@ def describe_furthest_row(name: str, a: Runs, b: Runs) -> str:
     ends = _pair_ends(a, b)
     incomparable = _find_rows_on_other_texts(a, b)
     compared = ends[~ends["row"].isin(incomparable)]
-    means = compared.groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
-    if means.empty:
+    if compared.empty:
         return f"{name}: no AP of A and B can be compared"
-    ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
-    percent = 100 * math.expm1(ratios.max())
-    return f"{name}: AP of A and B is at most {percent:.1f}% apart (most for {ratios.idxmax()})"
+    log_ratios = np.log(compared["ap of B"] / compared["ap of A"])
+    changes = log_ratios.groupby(compared["row"], sort=False).mean().abs()
+    percent = 100 * math.expm1(changes.max())
+    return f"{name}: AP of A and B is at most {percent:.1f}% apart (most for {changes.idxmax()})"
 
 
 def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
     """AP and AP⁺ of both sides, a line per row and seed.
 
-    They are measured after the last stage of the row that both sides have finished.
+    They are measured after the last stage of the row that both sides have finished on the same
+    domains.
     """
-    place = ["row", "seed", "stage"]
+    place = ["row", "seed", "stage", "domains"]
     columns = [*place, *(metric.column for metric in PERPLEXITIES)]
-    ends_a = Study("", a).ends[columns]
-    ends_b = Study("", b).ends[columns]
-    pairs = ends_a.merge(ends_b, on=place, suffixes=(" of A", " of B"))
+    pairs = _list_ends(a)[columns].merge(
+        _list_ends(b)[columns], on=place, suffixes=(" of A", " of B")
+    )
     last = pairs.groupby("row")["stage"].transform("max")
     return pairs[pairs["stage"] == last].sort_values("seed")
+
+
+def _list_ends(runs: Runs) -> pd.DataFrame:
+    """`Study.ends` with the set of domains that a run had met by then, which AP averages."""
+    orders = {run.id: [domain.name for domain in run.domains] for run in runs}
+    ends = Study("", runs).ends
+    domains = [
+        frozenset(orders[run][: stage + 1])
+        for run, stage in zip(ends["run"], ends["stage"], strict=True)
+    ]
+    return ends.assign(domains=domains)
 
 
 def _find_rows_on_other_texts(a: Runs, b: Runs) -> list[str]:
