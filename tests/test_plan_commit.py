@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmark.jobs.study import describe_plan
-from benchmark.ledger.archive import PLAN_COMMIT, ResultsError, find_plan_commit
+from benchmark.ledger.archive import (
+    PLAN_COMMIT,
+    Archives,
+    ResultsError,
+    find_plan_commit,
+    lay_out,
+)
 from benchmark.ledger.store import Store
 
 
@@ -39,3 +45,16 @@ def test_a_report_says_the_plan_of_its_archive(tmp_path: Path) -> None:
     assert describe_plan(store) == ""
     (tmp_path / PLAN_COMMIT).write_text("abc of 2026-11-29")
     assert "commit abc of 2026-11-29" in describe_plan(store)
+
+
+def test_several_archives_have_the_plan_of_the_first(tmp_path: Path) -> None:
+    """Oracle: by hand: the first of the archives that are asked for, also if it names no commit."""
+    archives: Archives = {
+        Path("main-s0.tar.gz"): {PLAN_COMMIT: b"one"},
+        Path("main-s1.tar.gz"): {PLAN_COMMIT: b"two"},
+        Path("old-s0.tar.gz"): {},
+        Path("old-s1.tar.gz"): {PLAN_COMMIT: b"three"},
+    }
+    main = lay_out(archives, tmp_path / "main", ["main"])
+    assert "commit one." in describe_plan(main)
+    assert describe_plan(lay_out(archives, tmp_path / "old", ["old"])) == ""

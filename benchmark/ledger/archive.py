@@ -253,6 +253,11 @@ def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
             if name in names:
                 old_content = contents.get(name, b"")
                 contents[name] = _add_content(Path(name), old_content, content)
+    # as a report says when runs were first collected, it needs the first archive's commit
+    first_archive = next(filter(is_asked_for, archives), None)
+    contents.pop(PLAN_COMMIT, None)
+    if first_archive and PLAN_COMMIT in archives[first_archive]:
+        contents[PLAN_COMMIT] = archives[first_archive][PLAN_COMMIT]
     for name, content in contents.items():
         path = into / name
         path.parent.mkdir(parents=True, exist_ok=True)
