@@ -148,12 +148,12 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
-        recorded = unpack(folder, Path(scratch))
+        of_all_suites = unpack(folder, Path(scratch) / "all")
         store = Store(runs)
         runs_with_stage = []
         for _, configs in suites:
             for config in configs:
-                if key in recorded.read_stage_keys(config):
+                if key in of_all_suites.read_stage_keys(config):
                     runs_with_stage.append(config)
         if not runs_with_stage:
             raise ResultsError(
