@@ -18,7 +18,6 @@ import pandas as pd
 
 import run_all
 from analysis.study import Study
-from benchmark.ledger.archive import open_records
 
 HERE = Path(__file__).parent
 SIZES = ("24k", "57k", "240k")
@@ -57,10 +56,9 @@ def read_studies() -> dict[str, Study]:
     """The studies of all suites with records, by name."""
     studies = {}
     names = [f"{kind}_{size}" for kind in ("tuned", "size") for size in SIZES]
-    with open_records(str(HERE)) as records:
-        for name in [*names, RATES]:
-            if list(HERE.glob(f"records/{name}-s*.tar.gz")):
-                studies[name] = run_all.open_study(str(HERE / f"{name}.toml"), str(records))
+    for name in [*names, RATES]:
+        if list(HERE.glob(f"records/{name}-s*.tar.gz")):
+            studies[name] = run_all.open_study(str(HERE / f"{name}.toml"), str(HERE))
     return studies
 
 

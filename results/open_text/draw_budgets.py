@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 import run_all
 from analysis.figures import COLOURS, CaptionedFigure, make_picture, style
 from analysis.study import Study
-from benchmark.ledger.archive import open_records
 
 HERE = Path(__file__).parent
 SUITES = ("budget_quarter", "main", "budget_fourfold")
@@ -36,10 +35,7 @@ PAIRS = {
 
 
 def main() -> None:
-    with open_records(str(HERE)) as records:
-        studies = [
-            run_all.open_study(str(HERE / f"{suite}.toml"), str(records)) for suite in SUITES
-        ]
+    studies = [run_all.open_study(str(HERE / f"{suite}.toml"), str(HERE)) for suite in SUITES]
     tokens = [count_tokens(study) for study in studies]
     with style():
         figure = CaptionedFigure(figsize=(4.4, 3.2), layout="constrained")
