@@ -153,6 +153,7 @@ DEFINITIONS = (
     f"Seconds and tokens to {TARGET}'s AP: what the last stage spends until AP stays at {TARGET}'s "
     "final AP or below, mean of the seeds that get there. 0: AP is there before the first step. "
     "never: no seed gets there.",
+    "Between evaluations AP is taken to change in a straight line.",
 )
 
 
