@@ -199,11 +199,24 @@ def test_another_archive_is_refused(build_text, table, tmp_path, capsys):
 
 
 def test_a_licence_is_that_of_the_metadata(build_text, table, tmp_path, capsys):
-    """Oracle: a changed licence in the table is an error that names both."""
-    table.path.write_text(table.path.read_text().replace('"Zlib"', '"GPL"'))
-    assert build(build_text, table, tmp_path / "out", "--record") == 2
-    error = capsys.readouterr().err
-    assert "'Zlib'" in error and "'GPL'" in error
+    """Oracle: a changed or empty licence in the table is an error that names the metadata's."""
+    right = table.path.read_text()
+    for wrong in ('"GPL"', '""'):
+        table.path.write_text(right.replace('"Zlib"', wrong))
+        assert build(build_text, table, tmp_path / "out", "--record") == 2
+        error = capsys.readouterr().err
+        assert "'Zlib'" in error and wrong.replace('"', "'") in error
+
+
+def test_a_licence_that_no_metadata_names_stands_in_the_table(
+    build_text, table, tmp_path, capsys, monkeypatch
+):
+    """Oracle: by hand: with empty metadata the table's licence is taken, and "" is an error."""
+    monkeypatch.setattr(build_text, "read_licence", lambda metadata: "")
+    assert build(build_text, table, tmp_path / "out", "--record") == 0
+    table.path.write_text(table.path.read_text().replace('"Zlib"', '""'))
+    assert build(build_text, table, tmp_path / "other", "--record") == 2
+    assert "beta-1.0.tar.gz" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -237,6 +250,7 @@ def test_the_page_names_each_source_and_its_licence(build_text):
     sources = msgspec.toml.decode((FOLDER / "pins" / "sources.toml").read_bytes())
     rows = (FOLDER / "README.md").read_text().splitlines()
     for archive in sources["archives"]:
+        assert archive["licence"], archive
         assert any(
             row.startswith(f"| {archive['package']} {archive['version']} | {archive['licence']} |")
             for row in rows

@@ -170,7 +170,8 @@ def pick_piece(document: Document) -> Document:
 def read_package(source: DomainSource, download: Download, seen: set[bytes]) -> Iterator[Document]:
     """The documents of a package's files, in the order of the hashes of the files' names.
 
-    Parts that `seen` has are left out. Raises UserError if the licence is not the recorded one.
+    Parts that `seen` has are left out. Raises UserError if the table names no licence, or another
+    than the package's metadata.
     """
     archive = download.archive
     files = {}
@@ -180,10 +181,11 @@ def read_package(source: DomainSource, download: Download, seen: set[bytes]) -> 
             licence = read_licence(content)
         if re.search(source.files, name) and not re.search(source.skip, name):
             files[name] = content
-    if licence != archive.licence:
+    if not archive.licence or licence not in ("", archive.licence):
         raise UserError(
             f"{download.path}: its metadata names the licence {licence!r}, the table "
-            f"{archive.licence!r}: correct the table"
+            f"{archive.licence!r}: correct the table, from the package's files if its metadata "
+            "names none"
         )
     reader = READERS[source.read]
     for name in sorted(files, key=lambda name: digest(f"{archive.package}/{name}")):
