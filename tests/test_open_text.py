@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+import methods
 from tests.support.source_tree import ROOT
 
 FOLDER = ROOT / "results" / "open_text"
@@ -269,3 +270,17 @@ def test_what_was_built_is_recorded_where_the_command_looks(build_text):
         for domain in msgspec.toml.decode((FOLDER / suite).read_bytes())["domains"]:
             for file in (*domain["train"], *domain["valid"]):
                 assert file.removeprefix("../../data/open_text/") in built
+
+
+def test_a_row_of_the_board_is_no_row_of_another_suite(tmp_path):
+    """Oracle: the runs of each suite without the row: suites that extend the board's name their own
+    rows.
+    """
+    for suite in FOLDER.glob("*.toml"):
+        (tmp_path / suite.name).write_bytes(suite.read_bytes())
+    before = {suite.name: len(runs) for suite, runs in methods.load_study_runs(tmp_path)}
+    board = tmp_path / "small.toml"
+    row = 'rows = [{ name = "Naive again", method = "naive" }]\n\n[tokenizer]'
+    board.write_text(board.read_text().replace("[tokenizer]", row))
+    after = {suite.name: len(runs) for suite, runs in methods.load_study_runs(tmp_path)}
+    assert after == {**before, "small": before["small"] + 5}
