@@ -18,6 +18,7 @@ from PIL import Image
 from scipy import stats
 
 ROOT = Path(__file__).parent.parent
+BUDGETS = ("sixteenth", "quarter", "full", "four")  # of the archive's suites, as in their names
 
 
 def table(*heads: str) -> dict[str, list[str]]:
@@ -118,6 +119,17 @@ def test_verdicts_on_changes() -> None:
     assert name_change(0.01, 0.3, 0.06, "3%") == "not decided"
 
 
+def test_plain_p_values(monkeypatch) -> None:
+    """Oracle: scipy's t test, where documents add no variance. With it p is larger."""
+    folder = ROOT / "results" / "small_models_begun_well"
+    monkeypatch.syspath_prepend(str(folder))
+    compute_plain_p = runpy.run_path(str(folder / "compare_together.py"))["compute_plain_p"]
+    ratios = np.array([0.011, -0.004, 0.006, 0.012, 0.018, 0.009])
+    p = compute_plain_p(SimpleNamespace(ratios=ratios, shared=0.0))
+    assert p == pytest.approx(stats.ttest_1samp(ratios, 0.0).pvalue)
+    assert compute_plain_p(SimpleNamespace(ratios=ratios, shared=1e-5)) > p
+
+
 def correlate_orders(some: dict[str, float], others: dict[str, float]) -> float:
     """Kendall's tau of the methods by two sets of values."""
     rows = [row for row in some if row != "Unigram distributions"]
@@ -173,7 +185,7 @@ def test_what_the_study_says_of_small_trials() -> None:
             ("tokens per parameter of the large model",),
             "ELLE (exact)",
             "ER (final size)",
-            [("map", "ELLE (exact), to 57k"), ("map", "ER, 57k from the start")],
+            [("main", "ELLE (exact)"), ("main", "ER (final size)")],
         ),
     ],
 )
@@ -191,14 +203,16 @@ def test_the_studys_changes_by_budget(
         expected.append(perplexities[first] / perplexities[second] - 1)
     assert list(map(read_percent, shown)) == pytest.approx(expected, abs=0.01)
     expected = []
-    for budget in ("sixteenth", "quarter", "full", "four"):
+    budgets = [budget for budget, line in zip(BUDGETS, lines, strict=False) if line[-1]]
+    for budget in budgets:
         ends = []
         for suite, row in archived:
             name = "map_four_small" if (budget, row) == ("four", "ER, 13k") else f"{suite}_{budget}"
             perplexities = final_perplexities(name, "small_models_begun_well", "CS")
             ends.append(perplexities[row])
         expected.append(ends[0] / ends[1] - 1)
-    assert [read_percent(line[-1]) for line in lines] == pytest.approx(expected, abs=0.01)
+    shown = [line[-1] for line in lines if line[-1]]
+    assert list(map(read_percent, shown)) == pytest.approx(expected, abs=0.01)
 
 
 def read_percent(cell: str) -> float:
@@ -241,3 +255,29 @@ def test_a_row_whose_best_rate_is_another_is_named(capsys) -> None:
     printed = capsys.readouterr().out
     assert "ER, half is the best rate, -4.0%" in printed
     assert "MAS, half is the best rate, -2.0%" in printed
+
+
+def test_how_methods_rank_on_open_text_in_the_archive_and_in_the_paper() -> None:
+    """Oracle: the reports, with ELLE as it was trained again, the paper's Table 1, and scipy's
+    Kendall's tau.
+    """
+    open_text = final_perplexities("main")
+    path = ROOT / "paper_tables" / "printed" / "main_pretraining.csv"
+    printed = {
+        cell["row"]: float(cell["printed"])
+        for cell in csv.DictReader(path.read_text("utf-8").splitlines())
+        if (cell["block"], cell["column"], cell["metric"]) == ("bert_base", "CS", "AP")
+    }
+    of_paper = {}
+    for budget in ("quarter", "full"):
+        archive = final_perplexities(f"main_{budget}", "small_models_begun_well", "CS")
+        renewed = final_perplexities(f"elle_{budget}", "small_models_begun_well", "CS")
+        archive["ELLE"] = renewed["ELLE"]
+        of_paper[budget] = correlate_orders(printed, archive)
+        if budget == "quarter":
+            of_archive = correlate_orders(open_text, archive)
+    page = " ".join((ROOT / "docs/study.md").read_text("utf-8").split())
+    assert f"(τ = {of_archive:.2f})" in page and f"does (τ = {of_paper['quarter']:.2f})" in page
+    details = (ROOT / "results/small_models_begun_well/details.md").read_text("utf-8")
+    values = f"{of_paper['full']:.2f} with 1.5e12 FLOPs and {of_paper['quarter']:.2f} with 3.8e11"
+    assert values in " ".join(details.split())
