@@ -137,9 +137,8 @@ def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study])
     lines = []
     bound = np.log1p(WITHIN)
     changes = list_changes(pairs, studies)
-    for names, change, p in zip(
-        changes, changes.values(), correct_table(changes.values()), strict=True
-    ):
+    p_values = correct_table(changes.values())
+    for (names, change), p in zip(changes.items(), p_values, strict=True):
         values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
         shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
         p_same = compute_sameness_p(change.ratios, bound, change.shared)

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 from compare_rows import (
     HERE,
+    OLD,
+    SIZES,
     TABLES,
     Change,
     correct_table,
@@ -75,7 +77,8 @@ def list_final_perplexities(archives: Archives, suite: str) -> pd.Series:
     """The average perplexity of each method of a main table after the last domain."""
     ends = open_suite(archives, suite).ends
     last = ends[ends["stage"] == ends["stage"].max()]
-    is_method = ~last["row"].str.contains("to 57k|to 113k|to 237k|noise of before")
+    of_the_map = [f"to {size}" for size in SIZES]
+    is_method = ~last["row"].str.contains("|".join([*of_the_map, OLD.format("")]))
     perplexities: pd.Series = last[is_method].groupby("row")["ap"].mean()
     return perplexities
 
