@@ -37,8 +37,9 @@ class Exhibit:
     `suites`: the paper's suites that it shows. If a study has none of these, all its suites are
     shown. `only`: by suite, the rows to show if not all. `told`: what headings say besides the
     model. `reading`: how to read the numbers, in which a sentence on the names of sizes replaces
-    `{size}`. In `caption`, the name of the scores replaces `{score}`. `analysis.catalogue.load`
-    fills in `name` (of the file) and `printed` (the paper's numbers).
+    `{size}`. In `caption`, the name of the scores replaces `{score}`, and "the same budget", of all
+    suites or per suite, replaces `{budget}`. `analysis.catalogue.load` fills in `name` (of the
+    file) and `printed` (the paper's numbers).
     """
 
     caption: str
@@ -65,7 +66,19 @@ class Exhibit:
         return replace(selection, runs=runs) if runs else selection
 
     def choose_heading(self, part: Study) -> str:
-        """The heading of a suite's block: its models, and what `told` names."""
+        """The heading of a suite's block: its models, and what `told` names.
+
+        Where another suite of the study has the same, it ends with the suite's name.
+        """
+        heading = self._describe_suite(part)
+        parts = part.whole.parts if part.whole else []
+        others = [other for other in parts if other.suite != part.suite]
+        if any(self._describe_suite(other) == heading for other in others):
+            return f"{heading} ({part.suite})"
+        return heading
+
+    def _describe_suite(self, part: Study) -> str:
+        """The models of a suite, and what `told` names."""
         phrases = [describe_growth(part.runs)]
         configs = [run.line.config for run in part.runs]
         if "budget" in self.told:
@@ -78,8 +91,12 @@ class Exhibit:
         return ", ".join(phrases)
 
     def describe(self, study: Study) -> str:
-        """The caption, with the name of the scores that the study has."""
-        return self.caption.replace("{score}", name_scores(study))
+        """The caption, with the name of the scores that the study has, and whose budget it is."""
+        budgets = {_describe_budget(run.line.config["budget"]) for run in study.runs}
+        is_one = len(study.suites) == 1 or len(budgets) == 1
+        budget = "the same budget" if is_one else "the same budget per suite"
+        caption = self.caption.replace("{score}", name_scores(study))
+        return caption.replace("{budget}", budget)
 
     def find_paper_suite(self, part: Study) -> str:
         """The paper's suite whose numbers this exhibit shows beside ours, "" for none."""

@@ -46,9 +46,12 @@ class MatrixFigure(FigureExhibit):
 
     def _draw(self, study: Study) -> CaptionedFigure:
         rows_of_parts = [(part, self._choose_rows(part)) for part in study.parts]
-        matrices = [
-            matrix for part, rows in rows_of_parts for matrix in self._make_matrices(part, rows)
-        ]
+        suites_with = Counter(row for _, rows in rows_of_parts for row in rows)
+        matrices = []
+        for part, rows in rows_of_parts:
+            for row, matrix in self._make_matrices(part, rows):
+                title = row if suites_with[row] == 1 else f"{row} ({part.suite})"
+                matrices.append((title, matrix))
         values = []
         for _, matrix in matrices:
             entries = matrix.to_numpy()
@@ -66,12 +69,12 @@ class MatrixFigure(FigureExhibit):
         first_index = matrices[0][1].axes[0]
         alike = all(matrix.axes[0].equals(first_index) for _, matrix in matrices)
         bottom = across * (len(axes) - 1)  # the place of the lowest line's first panel
-        for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
+        for place, (axis, (title, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             has_texts = place >= bottom or bool(study.suites[1:])
             has_stages = place % across == 0 or not alike
             _draw_matrix(axis, matrix, scale, has_texts, has_stages)
             letters = int(axis.get_window_extent().width / figure.dpi / figures.LETTER)
-            axis.set_title(textwrap.fill(row, letters), pad=3)
+            axis.set_title(textwrap.fill(title, letters), pad=3)
         for axis in flat[len(matrices) :]:
             axis.set_axis_off()
         for line in axes:
@@ -80,7 +83,6 @@ class MatrixFigure(FigureExhibit):
             figure.set_label(_describe_last_stage(matrices))
         else:
             _add_bar(figure, flat, scale, is_cut=scale.vmax < numbers.max())
-        shown = {row for row, _ in matrices}
         left_out = dict.fromkeys(
             run.row for part, rows in rows_of_parts for run in part.runs if run.row not in rows
         )
@@ -92,7 +94,7 @@ class MatrixFigure(FigureExhibit):
             figure,
             _describe_colours(study),
             left_out_note,
-            figures.describe_texts(study, [*shown]),
+            figures.describe_texts(study, [*suites_with]),
         )
 
     def _choose_rows(self, part: Study) -> list[str]:

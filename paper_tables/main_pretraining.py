@@ -9,7 +9,7 @@ EXHIBIT = PerplexityTable(
     label="table:table1",
     caption=(
         "Average perplexity (AP) and average increased perplexity (AP⁺) after each domain "
-        "under the same budget."
+        "under {budget}."
     ),
     reading=(
         "AP: geometric mean of the perplexities on all domains met so far. AP⁺: mean rise of the "

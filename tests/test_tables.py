@@ -495,3 +495,23 @@ def test_no_cell_of_a_csv_is_a_formula(name):
     assert lines[1][1:5] == [f"'{name}"] * 4 and lines[1][-3] == f"'{name}"
     assert lines[2][-3] == "+1.2%" and lines[3][-3:-1] == ["-3.0% to +0.5%", "-0.49"]
     assert lines[4][5] == "-1.5"
+
+
+def test_suites_with_equal_models_are_told_apart(tmp_path):
+    """Oracle: by hand: two suites have the same models and rows, so their names stand in headings,
+    panels and CSV. Their budgets differ, which the caption says.
+    """
+    synthetic.write(tmp_path, "one", seeds=1)
+    synthetic.write(tmp_path, "two", seeds=1, unit="steps")
+    runs = [*load_runs(tmp_path, "one"), *load_runs(tmp_path, "two")]
+    table = load("main_pretraining").build(Study("both", runs))
+    titles = [block.title for block in table.blocks]
+    assert [title.rpartition(" ")[2] for title in titles] == ["(one)", "(two)"]
+    assert table.caption.endswith("under the same budget per suite.")
+    assert len({*to_csv(table).splitlines()}) == len(to_csv(table).splitlines())
+    panels = load("stage_domain_matrix").draw(Study("both", runs)).axes
+    assert {"ELLE (one)", "ELLE (two)"} < {axis.get_title() for axis in panels}
+    trends = [axis.get_title("left") for axis in load("trend_main").draw(Study("both", runs)).axes]
+    assert [*filter(None, trends)] == titles
+    alone = load("main_pretraining").build(Study("one", runs).select_suites(["one"]))
+    assert alone.caption.endswith("under the same budget.")
