@@ -248,6 +248,17 @@ def test_a_text_that_is_the_same_or_not_here_has_its_records(
     assert "nothing to train" in said(capsys, "run", "tiny.toml")
 
 
+def test_records_of_a_part_are_reported_where_no_text_is(place: Path, capsys) -> None:
+    """Oracle: the row before the text went. Seed 1 has no records. Only `run` needs the text."""
+    old = shown(capsys)
+    (place / "b.jsonl").unlink()
+    seeds = ("--seeds", "0,1")
+    assert "1 done, 1 todo" in said(capsys, "status", "tiny.toml", *seeds)
+    assert old in said(capsys, "report", "tiny.toml", *seeds)
+    assert main(["run", "tiny.toml", *seeds, "--dry-run"]) == 2
+    assert "b.jsonl" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("edited", [True, False])
 def test_records_copied_without_prepared_text_are_of_what_prepare_finds(
     place: Path, capsys, edited: bool

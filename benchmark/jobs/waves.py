@@ -229,11 +229,16 @@ class Plan:
 def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
     """The plan of `run` with these options.
 
-    Raises ConfigError for scores that could not be computed after training.
+    Raises ConfigError for scores that could not be computed after training, and NotHere for a text
+    that a run would be trained with.
     """
+    states = survey.read_states()
+    for state in states:
+        if not state.view.has_begun and state.view.texts.problem:
+            raise state.view.texts.problem
     plan = Plan(
         survey=survey,
-        states=survey.read_states(),
+        states=states,
         render=render,
         out=options.out,
         retry_failed=options.retry_failed,

@@ -102,8 +102,8 @@ class Ledger:
 
         If they do not count, `why` says so, and the view has no `lines`. Its `stages` are then what
         other runs recorded for the same keys. `lines` are the run's, if they are read already.
-        `loader` caches the files that runs share. Raises NotHere for a text that is neither here
-        nor recorded.
+        `loader` caches the files that runs share. `texts.problem` of the view says which text is
+        not on this machine.
         """
         if lines is None:
             lines = self.store.read_run(config)
@@ -169,8 +169,6 @@ class Ledger:
         """
         text_keys = texts.keys
         if not text_keys and not self.store.is_archive:
-            if texts.problem:
-                raise texts.problem
             # an added domain does not change the stages before it, so their keys are known
             text_keys = self.texts.find_first_keys(config)
         keys = [stage.key for stage in self._make_stage_keys(config, text_keys)]
