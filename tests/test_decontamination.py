@@ -30,6 +30,7 @@ from benchmark.models import load
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.settings.texts import Domain
+from benchmark.training.clock import Clock
 from benchmark.training.declaration import open_ledger
 from benchmark.training.evaluate import measure_loss
 from benchmark.training.processes import World
@@ -113,6 +114,20 @@ def test_losses_are_recorded_by_document(tmp_path: Path, architecture: str) -> N
     assert tokens == is_measured.sum()
     if architecture == "gpt":
         assert tokens == len(ids)
+
+
+def test_only_the_last_losses_are_recorded_by_document(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: by hand: each stage's last evaluation has them, also where the budget's shares sum to
+    a little less than the budget.
+    """
+    monkeypatch.setattr(
+        Clock, "fraction", property(lambda clock: 0.999 * clock.spent / clock.limit)
+    )
+    run = train(TinyRuns("naive", methods.build, tmp_path), make_config(tmp_path, "drop", "gpt"))
+    for key in run.keys:
+        evaluations = select_kind(run.store.read_stage(key), EvaluationLine)
+        has_documents = [bool(evaluation.documents) for evaluation in evaluations]
+        assert has_documents == [False] * (len(evaluations) - 1) + [True]
 
 
 def test_near_copies_are_left_out_of_what_is_measured_alone(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class StageRun:
             self._train_phase(phase, end, saved)
         if phases:
             self._check_weights()
-            self._evaluate(phases[-1].name)
+            self._evaluate(phases[-1].name, at_end=True)
         self._keep(phases)
 
     def _begin(self) -> list[Phase]:
@@ -271,10 +271,11 @@ class StageRun:
             "training.warmup, set training.max_grad_norm, or mend the method's loss"
         )
 
-    def _evaluate(self, phase: str, **values: Any) -> None:
+    def _evaluate(self, phase: str, at_end: bool = False, **values: Any) -> None:
         """Evaluate the model, and record the result in an EvaluationLine.
 
-        `values` are the loss and the learning rate of the step, in a phase that trains.
+        At the end of a stage (`at_end`) it has the losses of each document. `values` are the loss
+        and the learning rate of the step, in a phase that trains.
         """
         clock = self.clock
         with self.evaluations.measure():
@@ -283,7 +284,7 @@ class StageRun:
                 self.inputs.stream,
                 self.world,
                 self.training.precision,
-                at_end=clock.fraction >= 1,
+                at_end=at_end,
             )
         for name, perplexity in measurements["perplexity"].items():
             if not math.isfinite(perplexity):
