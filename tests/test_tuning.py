@@ -19,6 +19,7 @@ from benchmark.settings.suite import RunConfig, Suite, Tuned
 from benchmark.training.batch_parts import check_method
 from run_all import main
 from tests.support import tiny_suite
+from tests.support.published_models import published
 
 RATE = "training.learning_rate"
 
@@ -31,7 +32,13 @@ def search(
     suite: Suite, count: int = 5, check: tuning.Check = check, domain_count: int = 2
 ) -> Suite:
     spaces = {name: methods.find(name).search_space for name in methods.list_names()}
-    return tuning.make_search(suite, methods.list_rows(suite), spaces, count, domain_count, check)
+    rows = methods.list_rows(suite)
+    return tuning.make_search(suite, rows, spaces, count, domain_count, methods.list_runs, check)
+
+
+def pick(suite: Suite, searching: Suite, perplexities: dict[str, float]) -> Suite:
+    rows = methods.list_rows(suite)
+    return tuning.pick(suite, rows, searching, perplexities, methods.list_runs)
 
 
 @pytest.mark.parametrize("domain_count", [2, 4])
@@ -56,7 +63,7 @@ def test_all_rows_get_as_many_on_the_first_domains(domain_count: int) -> None:
         assert run.model.ladder == first.model.ladder[:domain_count]
         assert (run.seed, run.suite, run.tasks, run.probes) == (3, "demo-tune", (), ())
     perplexities = {trial.name: 1.0 for trial in searching.rows}
-    tuned = tuning.pick(suite, methods.list_rows(suite), searching, perplexities).tuned
+    tuned = pick(suite, searching, perplexities).tuned
     assert tuned and tuned.domains == domain_count
 
 
@@ -103,8 +110,8 @@ def test_a_row_that_no_configuration_trains_is_named() -> None:
     searching = search(suite, 2)
     perplexities = {"Naive 0": 30.0, "Naive 1": 20.0, "ER 0": math.inf, "ER 1": math.inf}
     with pytest.raises(ConfigError, match=r"no .*row 'ER' in demo-tune\.toml"):
-        tuning.pick(suite, methods.list_rows(suite), searching, perplexities)
-    chosen = tuning.pick(suite, methods.list_rows(suite), searching, {**perplexities, "ER 1": 9.0})
+        pick(suite, searching, perplexities)
+    chosen = pick(suite, searching, {**perplexities, "ER 1": 9.0})
     assert [row.options for row in chosen.rows] == [
         searching.rows[1].options,
         searching.rows[3].options,
@@ -118,7 +125,7 @@ def test_a_rate_is_scaled_in_every_stage() -> None:
     perplexities = dict(zip([row.name for row in searching.rows], (2.0, 1.0), strict=True))
     factor = searching.rows[1].set[RATE][0] / 1e-3
     assert searching.rows[1].set[RATE] == pytest.approx([1e-3 * factor, 2e-3 * factor])
-    [row] = tuning.pick(suite, methods.list_rows(suite), searching, perplexities).rows
+    [row] = pick(suite, searching, perplexities).rows
     assert row.set[RATE] == pytest.approx(
         [rate * factor for rate in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)]
     )
@@ -135,7 +142,7 @@ def test_what_a_suite_says_is_said_in_its_search_and_its_tuned_suite(suite: Path
         ]
         searching = search(whole, 1)
         perplexities = {row.name: 1.0 for row in searching.rows}
-        tuned = tuning.pick(whole, methods.list_rows(whole), searching, perplexities)
+        tuned = pick(whole, searching, perplexities)
         for written in (searching, tuned):
             path = suite.parent / f"{written.name}.toml"
             tuning._write(path, written, "a comment")
@@ -151,3 +158,14 @@ def test_twelve_configurations_are_twelve_rates_where_there_are_no_options() -> 
     halves = [2 * math.log2(rate / 1e-3) for rate in rates]
     assert len({round(half) for half in halves}) == 12
     assert all(abs(half - round(half)) < 1e-9 and abs(half) <= 6 for half in halves)
+
+
+def test_rows_that_begin_with_a_published_model_are_tuned(suite: Path, tmp_path: Path) -> None:
+    """Oracle: the row's own runs: trials begin with the same model and size, at other rates."""
+    start = published(tmp_path / "start", "gpt")
+    whole = load_suite(str(suite), {"model.start": str(start), "model.ladder": []})
+    runs = methods.list_runs(search(whole))
+    assert {(run.start, run.model) for run in runs} == {
+        (run.start, run.model) for run in methods.list_runs(whole)
+    }
+    assert len({run.training.learning_rate for run in runs if run.method == "naive"}) == 5

@@ -13,6 +13,7 @@ import math
 import random
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from benchmark.files import replace_file
 from benchmark.jobs.state import Survey
 from benchmark.ledger.store import Store
 from benchmark.settings.base import ConfigError, digest
-from benchmark.settings.load import expand, load_suite
+from benchmark.settings.load import load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, pick_for_stage
 from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
@@ -36,6 +37,7 @@ RATE = "training.learning_rate"
 OF_STAGES = ("domains", "model.ladder", RATE, "training.warmup", "budget.amount")
 
 Space = Mapping[str, Sequence[Any]]  # option -> values to try
+RunsOf = Callable[[Suite], Sequence[RunConfig]]
 Check = Callable[[RunConfig], None]  # raises ConfigError for a run that cannot be trained
 
 
@@ -45,7 +47,7 @@ def tune(
     spaces: Mapping[str, Space],
     count: int,
     domain_count: int,
-    runs_of: Callable[[Suite], Sequence[RunConfig]],
+    runs_of: RunsOf,
     build: Build,
     runs: Path,
 ) -> Iterator[str]:
@@ -61,7 +63,7 @@ def tune(
     next_step = f"`python run_all.py tune {suite.command_arguments}` picks the best"
     if not trials_file.exists():
         check = lambda run: check_method(run, build(run.method, run.options))  # noqa: E731
-        search = make_search(suite, rows, spaces, count, domain_count, check)
+        search = make_search(suite, rows, spaces, count, domain_count, runs_of, check)
         _write(trials_file, search, f"{count} configurations of each row of {suite.name}, {author}")
         yield f"wrote {trials_file}, a suite of {len(search.rows)} trials; remove it to search anew"
         command = f"python run_all.py run {trials_file}"
@@ -77,7 +79,7 @@ def tune(
         command = f"python run_all.py run {trials_file} --runs {shlex.quote(str(runs))}"
         yield f"next: `{command}` trains them; then {next_step}"
         return
-    tuned_suite = pick(suite, rows, search, perplexities)
+    tuned_suite = pick(suite, rows, search, perplexities, runs_of)
     for row in tuned_suite.rows:
         yield f"{row.name}: {row.options}, {row.set}"
     comment = f"{suite.name} with the best configuration of {trials_file}, {author}"
@@ -92,6 +94,7 @@ def make_search(
     spaces: Mapping[str, Space],
     count: int,
     domain_count: int,
+    runs_of: RunsOf,
     check: Check,
 ) -> Suite:
     """The suite of `count` trials for each row, with the first seed.
@@ -105,8 +108,8 @@ def make_search(
         )
     trials = []
     for row in rows:
-        [run] = expand(suite, [row], suite.seeds[:1])
-        samples = _sample_trials(suite, row, run, spaces[row.method], count, check)
+        find_run = partial(_find_run, suite, runs_of)
+        samples = _sample_trials(row, find_run, spaces[row.method], count, check)
         for number, trial in enumerate(samples):
             settings = dict(trial.set)
             for key in OF_STAGES:
@@ -140,10 +143,18 @@ def make_search(
     return Suite.model_validate(content)
 
 
+def _find_run(suite: Suite, runs_of: RunsOf, row: Row) -> RunConfig:
+    """The run of a row with the suite's first seed."""
+    alone = {"methods": (), "rows": (row,), "options": {}, "seeds": suite.seeds[:1]}
+    [run] = runs_of(suite.model_copy(update=alone))
+    return run
+
+
 def _sample_trials(
-    suite: Suite, row: Row, run: RunConfig, space: Space, count: int, check: Check
+    row: Row, find_run: Callable[[Row], RunConfig], space: Space, count: int, check: Check
 ) -> list[Row]:
     """The row's own configuration, and a random sample of all others, the same at each call."""
+    run = find_run(row)
     names = sorted(space)
     choices = [space[name] for name in names]
     candidates: list[Row] = []
@@ -156,7 +167,7 @@ def _sample_trials(
             rate = run.training.learning_rate
             settings[RATE] = _scale_rate(rate, factor)
         trial = row.model_copy(update={"options": options, "set": settings})
-        [trial_run] = expand(suite, [trial], suite.seeds[:1])
+        trial_run = find_run(trial)
         if trial_run == run:
             continue
         with contextlib.suppress(ConfigError):
@@ -185,7 +196,11 @@ def judge(survey: Survey) -> dict[str, float]:
 
 
 def pick(
-    suite: Suite, rows: Sequence[Row], search: Suite, perplexities: Mapping[str, float]
+    suite: Suite,
+    rows: Sequence[Row],
+    search: Suite,
+    perplexities: Mapping[str, float],
+    runs_of: RunsOf,
 ) -> Suite:
     """The suite with the best trial of each row.
 
@@ -203,7 +218,8 @@ def pick(
             )
         settings = dict(row.set)
         if RATE in best.set:
-            settings[RATE] = _find_rate(suite, row, best)
+            run = _find_run(suite, runs_of, row)
+            settings[RATE] = _find_rate(run, best)
         update = {"options": best.options, "set": settings}
         tuned_rows.append(row.model_copy(update=update))
     configurations = len(search.rows) // len(rows)
@@ -227,12 +243,11 @@ def pick(
     )
 
 
-def _find_rate(suite: Suite, row: Row, best: Row) -> PerStage:
-    """The row's learning rate in every stage.
+def _find_rate(run: RunConfig, best: Row) -> PerStage:
+    """The learning rate of a row's run in every stage.
 
     It is scaled by the factor that the best trial has in its first stage.
     """
-    [run] = expand(suite, [row], suite.seeds[:1])
     rate = run.training.learning_rate
     trial_rate = best.set[RATE]
     first_rate = trial_rate[0] if isinstance(trial_rate, (list, tuple)) else trial_rate
