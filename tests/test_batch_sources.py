@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,14 @@ def test_a_default_that_an_option_cannot_have_is_refused(tmp_path, monkeypatch) 
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
     with pytest.raises(ConfigError, match="'tenfold': replay_ratio: .*less than or equal to 1.*10"):
         methods.build("tenfold")
+
+
+@pytest.mark.parametrize(("architecture", "is_masked"), [("gpt", False), ("bert", True)])
+def test_a_method_for_causal_models_is_refused_for_masked_ones(
+    architecture: str, is_masked: bool
+) -> None:
+    """Oracle: by hand: BERT predicts masked tokens, GPT every token."""
+    config = make_tiny_config("self_replay", architecture)
+    outcome: Any = pytest.raises(ConfigError, match=architecture) if is_masked else nullcontext()
+    with outcome:
+        check_method(config, methods.build("self_replay"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmark.models import architectures
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Training
 from benchmark.training.declaration import plan_stage
@@ -156,10 +157,16 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
 
     Raises ConfigError for shares that do not add up to the run's budget, for batches that cannot
     hold a share or be split over the processes, for a memory smaller than one sequence, for sources
-    that a stage does not have, for `training.shard` if the method or its optimizer needs whole
-    weights, and for muP with an initialization or an optimizer that its rule does not cover.
+    that a stage does not have, for a masked model if the method is `causal_only`, for
+    `training.shard` if the method or its optimizer needs whole weights, and for muP with an
+    initialization or an optimizer that its rule does not cover.
     """
     check_shares(config, method)
+    if method.causal_only and architectures.load(config.model.architecture).masked:
+        raise ConfigError(
+            f"row {config.row!r} trains causal models only, and {config.model.architecture} "
+            "predicts masked tokens: leave the row out, or take another model.architecture"
+        )
     optimizer = choose_optimizer(method, config.training)
     if config.training.rate_scaling == "mup":
         if optimizer.name != "adamw":

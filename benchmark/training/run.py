@@ -90,11 +90,6 @@ class Run:
         self.stream = make_stream(config, self.corpus)
         method = make_method()
         check_method(config, method)
-        if method.causal_only and self.stream.masked:
-            raise ConfigError(
-                f"row {config.row!r} trains decoders only, and {config.model.architecture} "
-                "predicts masked tokens: leave the row out, or take another model.architecture"
-            )
         self._start_key = ""
         if config.start:
             parts = [config.start.key, config.data.sequence_length]
