@@ -225,7 +225,7 @@ def _list_ends(runs: Runs) -> pd.DataFrame:
     orders = {run.id: [domain.name for domain in run.domains] for run in runs}
     ends = Study("", runs).ends
     domains = [
-        frozenset(orders[run][: stage + 1])
+        " ".join(sorted(orders[run][: stage + 1]))
         for run, stage in zip(ends["run"], ends["stage"], strict=True)
     ]
     return ends.assign(domains=domains)

@@ -235,8 +235,9 @@ class StageRun:
                     progress.show(self.stage, stepper.phase, clock, loss, self.evaluations)
                 with stepper.unshard_temporarily(evaluates or saves):
                     if evaluates:
-                        values = {"loss": loss.item(), "learning_rate": learning_rate}
-                        self._evaluate(stepper.phase.name, **values)
+                        self._evaluate(
+                            stepper.phase.name, loss=loss.item(), learning_rate=learning_rate
+                        )
                         self._record_metrics(stepper.phase.name, stepper.learner)
                     if saves:
                         self._save(stepper)
