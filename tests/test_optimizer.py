@@ -4,6 +4,9 @@ stage.
 
 from __future__ import annotations
 
+import gc
+import itertools
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +24,13 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe
 from benchmark.settings.load import load_suite
 from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part, find_optimizer
+from benchmark.training import stage
+from benchmark.training.checkpoint import load_for_all
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimizer import PhaseOptimizer, find_rate_factors
+from benchmark.training.processes import World
+from benchmark.training.stage import StageRun
 from benchmark.training.step import make_stage
 from tests.support.published_models import published
 from tests.support.record_lines import read_lines
@@ -114,6 +121,36 @@ def test_each_kind_is_torchs(kind: str, tiny_folder) -> None:
             parameter.grad = gradient[name]
             by_hand.step()
     assert len(noted["weights"]) == 24
+
+
+def test_a_checkpoint_is_let_go_before_steps_are_taken(tiny_folder: Path, monkeypatch) -> None:
+    """Oracle: weak references to its weights and moments: on a GPU each would be held twice."""
+    tiny = TinyRuns("naive", methods.build, tiny_folder)
+    config = tiny.make_config(checkpoint_seconds=1e-9)
+    calls = itertools.count()
+    begun = tiny.make_run(config, "let go")
+    with pytest.raises(Killed), cancel.heed(lambda: next(calls) == 3 and kill()):
+        begun.train()
+    references: list[weakref.ref[torch.Tensor]] = []
+    held = []
+
+    def load(path: Path, world: World) -> Any:
+        saved = load_for_all(path, world)
+        if saved:
+            moments = [state["exp_avg"] for state in saved["optimizer"].values()]
+            references.extend(map(weakref.ref, [*saved["model"].values(), *moments]))
+        return saved
+
+    def take_steps(run: StageRun, *arguments: Any) -> None:
+        gc.collect()
+        held.append(sum(reference() is not None for reference in references))
+        take_real_steps(run, *arguments)
+
+    take_real_steps = StageRun.take_steps
+    monkeypatch.setattr(stage, "load_for_all", load)
+    monkeypatch.setattr(StageRun, "take_steps", take_steps)
+    tiny.make_run(config, "let go").train()
+    assert references and held and not any(held)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])

@@ -157,6 +157,7 @@ class StageRun:
             if stepper.optimizer and saved["optimizer"]:
                 vocabulary = self.inputs.model.vocabulary.size
                 stepper.optimizer.load_moments(saved["optimizer"], vocabulary)
+            saved.clear()  # else the device holds the moments twice
         warmup = pick_for_stage(training.warmup, self.stage.index)
         schedule = find_schedule(phase.schedule or training.schedule, warmup)
         seconds = self.times.phases.get(phase.name, 0.0)
@@ -401,9 +402,11 @@ class StageRun:
         self.position = Position(**saved["position"])
         self.clock.cores = CoreTime(**saved["cores"])
         self.clock.charged |= saved["charged"]
-        self.inputs.model.load_state_dict(saved["model"])
-        if saved["evaluated"] is not None:
-            self.inputs.eval_model.load_state_dict(saved["evaluated"])
+        # taken out of `saved`, so that the device does not hold them twice
+        self.inputs.model.load_state_dict(saved.pop("model"))
+        evaluated = saved.pop("evaluated")
+        if evaluated is not None:
+            self.inputs.eval_model.load_state_dict(evaluated)
         self.trunk = saved["trunk"]
         set_state(self.method, saved["state"])
         if self.position.phase:  # else the moments are in a file of the stage before
