@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 import traceback
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from benchmark import cancel
 from benchmark.instruments.conformance import STEPS, TinyRuns
 from benchmark.ledger.runs import load_runs
 from benchmark.locks import NOBODY
+from benchmark.models import LanguageModel
 from benchmark.settings.base import ConfigError
 from benchmark.settings.decides import describe
 from benchmark.settings.suite import Training
@@ -49,10 +51,18 @@ class Plain(LifelongMethod):
 
 @dataclass
 class Hungry(LifelongMethod):
-    """It runs out of memory with more than three rows: with four the machine's, else a device's."""
+    """It runs out of memory with more than three rows: with four the machine's, else a device's.
+
+    It notes the models of failed tries, and how many of them are in memory later.
+    """
+
+    failed: ClassVar[list[weakref.ref[LanguageModel]]] = []
+    held: ClassVar[set[int]] = set()
 
     def loss(self, learner, batch):
+        self.held.add(sum(model() is not None for model in self.failed))
         if len(batch.tokens) > 3:
+            self.failed.append(weakref.ref(learner.model))
             raise torch.OutOfMemoryError("out of memory") if len(batch.tokens) > 4 else MemoryError
         return super().loss(learner, batch)
 
@@ -133,12 +143,13 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
 def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> None:
     """Oracle: a run that is asked for 2 rows (8, halved twice) from the start has the same weights,
     bit for bit. A run of all rows at once has the same perplexities up to rounding. The record
-    names the 2 rows.
+    names the 2 rows. A failed try's model leaves the memory to the next.
     """
     tiny = tiny_runs_of(Hungry, folder)
     run = tiny.make_run(tiny.make_config(), "hungry")
     run.train(last_stage=0)
     assert lines_of(run)[-1]["micro_batch_size"] == 2
+    assert len(Hungry.failed) > 1 and Hungry.held == {0}
     plain = tiny_runs_of(Plain, folder)
     asked = plain.make_run(plain.make_config(micro_batch_size=2), "asked")
     asked.train(last_stage=0)

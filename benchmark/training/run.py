@@ -7,6 +7,7 @@ stage most methods equal Naive.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import traceback
@@ -265,6 +266,7 @@ class Run:
                 half,
             )
             config = set_training(config, micro_batch_size=half)
+            gc.collect()  # the failed try's Learner refers to itself, and holds its model
 
     def _load_inputs(self, config: RunConfig, index: int) -> StageInputs:
         """A stage with the model, the method and the moments that it begins with.
