@@ -166,5 +166,5 @@ def test_a_method_gets_the_rows_that_it_made(tiny_folder: Path) -> None:
 def test_a_method_for_decoders_trains_no_masked_model(tiny_folder: Path) -> None:
     """Oracle: the message names the row, the architecture and the cure."""
     tiny = TinyRuns("generative_replay", build, tiny_folder)
-    with pytest.raises(ConfigError, match="row 'generative_replay' .*decoders.* bert "):
+    with pytest.raises(ConfigError, match="row 'generative_replay' .*causal.* bert "):
         tiny.make_run(make_tiny_config("generative_replay", "bert"), "run")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.models import architectures
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Training
 from benchmark.training.declaration import plan_stage
@@ -152,6 +151,16 @@ def check_shares(config: RunConfig, method: LifelongMethod) -> None:
             )
 
 
+def _check_is_causal(config: RunConfig) -> None:
+    from benchmark.models import architectures  # it imports torch
+
+    if architectures.load(config.model.architecture).masked:
+        raise ConfigError(
+            f"row {config.row!r} trains causal models only, and {config.model.architecture} "
+            "predicts masked tokens: leave the row out, or take another model.architecture"
+        )
+
+
 def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) -> None:
     """Check, before anything is trained, that a run can give its method what it asks for.
 
@@ -162,11 +171,8 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
     initialization or an optimizer that its rule does not cover.
     """
     check_shares(config, method)
-    if method.causal_only and architectures.load(config.model.architecture).masked:
-        raise ConfigError(
-            f"row {config.row!r} trains causal models only, and {config.model.architecture} "
-            "predicts masked tokens: leave the row out, or take another model.architecture"
-        )
+    if method.causal_only:
+        _check_is_causal(config)
     optimizer = choose_optimizer(method, config.training)
     if config.training.rate_scaling == "mup":
         if optimizer.name != "adamw":
