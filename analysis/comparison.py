@@ -37,6 +37,7 @@ COLUMNS = (
     "95% interval of AP⁺ change",
 )
 NOTHING = "nothing that the other lacks"
+NONE = "no runs that were asked for"
 Runs = Sequence[RunRecords]
 
 
@@ -63,7 +64,7 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     if not pairs and len(a.suites) == len(b.suites) == 1:
         pairs = list(zip(a.suites, b.suites, strict=True))
     if not pairs:
-        inventory = [f"{side.name} has {', '.join(side.suites) or 'no runs'}" for side in (a, b)]
+        inventory = [f"{side.name} has {', '.join(side.suites) or NONE}" for side in (a, b)]
         raise ComparisonError(
             f"no suite is in both: {'; '.join(inventory)}; compare two folders of the same suite"
         )
@@ -304,16 +305,26 @@ def _collect_texts(runs: Runs) -> dict[str, str]:
 
 def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
-    settings_a = {run.row: _list_settings(run) for run in a}
-    settings_b = {run.row: _list_settings(run) for run in b}
-    rows = [row for row in settings_a if row in settings_b]
+    rows_of_b = {run.row for run in b}
+    rows = [row for row in dict.fromkeys(run.row for run in a) if row in rows_of_b]
     pairs = []
     for row in rows:
-        for change in find_differences(settings_a[row], settings_b[row], longest=None):
+        settings = [_list_settings(run) for run in _pick_runs(row, a, b)]
+        for change in find_differences(*settings, longest=None):
             pairs.append((change, row))
     for change, changed_rows in group_names(pairs).items():
         place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"
         yield change + place
+
+
+def _pick_runs(row: str, a: Runs, b: Runs) -> tuple[RunRecords, RunRecords]:
+    """A run of a row in A and in B, of a seed that both have if there is one."""
+    runs_a = {run.seed: run for run in a if run.row == row}
+    runs_b = {run.seed: run for run in b if run.row == row}
+    for seed, run in runs_a.items():
+        if seed in runs_b:
+            return run, runs_b[seed]
+    return next(iter(runs_a.values())), next(iter(runs_b.values()))
 
 
 def _list_settings(run: RunRecords) -> dict[str, Any]:

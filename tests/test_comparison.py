@@ -116,6 +116,17 @@ def test_a_setting_that_is_newer_than_a_record_has_its_default(tmp_path: Path) -
     assert changes[-1] == "options.naive.rate: 2.0, was none", "as --set has it"
 
 
+def test_seeds_that_one_side_lacks_are_no_difference(tmp_path: Path) -> None:
+    """Oracle: by hand: A has seeds 0 to 2, B has 0 and 1, then none of A's."""
+    suite = load_suite("demo", {"budget": {"unit": "steps", "amount": 100}})
+    for config in methods.list_runs(suite, ("naive",), [0, 1, 2]):
+        stages = [f"{config.seed}{index}" for index in range(5)]
+        synthetic.write_as(tmp_path, config, stages, finished=5)
+    runs = load_runs(tmp_path, "demo")
+    assert list(list_differences(runs, runs[:2])) == []
+    assert list(list_differences(runs[:2], runs[2:])) == ["seed: 2, was 0"]
+
+
 def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
     """Oracle: by hand: ER's text differs in B, so its numbers are shown without their change."""
     runs = [load_runs(side, "demo") for side in sides]
