@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from analysis.study import Study
     from benchmark.jobs.state import Survey
     from benchmark.ledger.runs import RunRecords
-    from benchmark.settings.suite import RunConfig, Suite, Suites
+    from benchmark.settings.suite import RunConfig, Suite
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,17 +88,13 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
     return Survey(suite, configs, methods.build, store, list_measures(suite))
 
 
-def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
-    """The folder of `--runs`, or if it is a study's, a folder with its archives unpacked.
-
-    `suites`: the suites whose archives are unpacked, by default all.
-    """
+def open_runs(runs: Path) -> AbstractContextManager[Path]:
+    """The folder of `--runs`, or if it is a study's, a folder with its archives unpacked."""
     from benchmark.ledger.archive import RECORDS, open_records
 
     if not (runs / RECORDS).is_dir():
         return nullcontext(runs)
-    names = [suite.name for suite, _ in suites]
-    return open_records(str(runs), names)
+    return open_records(str(runs))
 
 
 def require_runs(runs: Path) -> Path:
@@ -157,10 +153,11 @@ def prepare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     from analysis.report import write_report
+    from benchmark.ledger.archive import open_suites
 
     suites = [read_suite(options, name) for name in options.suites]
-    with open_runs(options.runs, suites) as runs:
-        write_report(suites, runs, options.out)
+    with open_suites(options.runs, [suite.name for suite, _ in suites]) as folders:
+        write_report(suites, folders, options.out)
     return 0
 
 
@@ -254,20 +251,23 @@ def verify(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     import methods
     from analysis import comparison
-    from benchmark.ledger.archive import open_records
+    from benchmark.ledger.archive import open_suites
     from benchmark.ledger.store import Store
     from benchmark.settings.load import parse_set
     from benchmark.training.declaration import open_ledger
 
     sides = []
     for place in (options.a, options.b):
+        with open_suites(Path(place)) as folders:
+            runs = []
+            for name, folder in folders.items():
+                runs += open_ledger(Store(folder), methods.build).read_recorded(name)
         suites: dict[str, list[RunRecords]] = {}
-        with open_records(place) as folder:
-            for run in open_ledger(Store(folder), methods.build).read_all():
-                is_of_method = not options.methods or run.line.method in options.methods
-                is_of_seed = not options.seeds or run.seed in options.seeds
-                if is_of_method and is_of_seed:
-                    suites.setdefault(run.suite, []).append(run)
+        for run in runs:
+            is_of_method = not options.methods or run.line.method in options.methods
+            is_of_seed = not options.seeds or run.seed in options.seeds
+            if is_of_method and is_of_seed:
+                suites.setdefault(run.suite, []).append(run)
         sides.append(comparison.Side(place, suites))
     settings = dict(map(parse_set, options.set))
     return say(comparison.compare(sides[0], sides[1], settings))
@@ -340,9 +340,11 @@ def describe_entry(name: str, meaning: str, reason: str) -> Iterator[str]:
 def track(options: argparse.Namespace) -> int:
     import methods
     from benchmark.instruments.track import track
+    from benchmark.ledger.archive import open_suites
 
     suite, configs = read_suite(options, options.suite)
-    with open_runs(options.runs, [(suite, configs)]) as runs:
+    with open_suites(options.runs, [suite.name]) as folders:
+        runs = folders[suite.name]
         return say(track(suite.name, configs, methods.build, runs, options.out))
 
 
@@ -354,12 +356,13 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     """
     import methods
     from analysis.report import load_study, say_what_is_missing
+    from benchmark.ledger.archive import open_suites
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
     suites = [(suite, methods.list_runs(suite))]
-    with open_runs(Path(runs), suites) as folder:
-        study = load_study(suites, folder)
+    with open_suites(Path(runs), [suite.name]) as folders:
+        study = load_study(suites, folders)
     missing = say_what_is_missing(study)
     if missing:
         raise UserError(f"{runs}: {missing}")

@@ -309,8 +309,9 @@ def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     rows = [row for row in dict.fromkeys(run.row for run in a) if row in rows_of_b]
     pairs = []
     for row in rows:
-        settings = [_list_settings(run) for run in _pick_runs(row, a, b)]
-        for change in find_differences(*settings, longest=None):
+        run_a, run_b = _pick_runs(row, a, b)
+        settings_a = _list_settings(run_a)
+        for change in find_differences(settings_a, _list_settings(run_b), longest=None):
             pairs.append((change, row))
     for change, changed_rows in group_names(pairs).items():
         place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from analysis.study import Study
 
 LONGEST_NAME = 100  # characters of the folder of a report
+Folders = Path | Mapping[str, Path]  # of `--runs`, the same for all suites or by suite
 
 
-def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = False) -> None:
+def write_report(suites: Suites, runs: Folders, out: Path, only_tables: bool = False) -> None:
     """Render the tables and figures of suites from the records below `runs`.
 
     Print the first table, and the names of the others. The files go to a folder in `out` that has
@@ -46,9 +47,8 @@ def write_report(suites: Suites, runs: Path, out: Path, only_tables: bool = Fals
     folder = out / study.name
     render(study, exhibits, load, folder, only_tables)
     _print_exhibits(study, exhibits, folder)
-    ledger = open_ledger(Store(runs), methods.build)
-    for _, configs in suites:
-        for line in name_further_seeds(configs, ledger):
+    for suite, configs in suites:
+        for line in name_further_seeds(configs, _open_ledger(runs, suite)):
             print(line)
     print(f"open {folder / 'index.html'} in a browser")
 
@@ -89,7 +89,13 @@ def say_what_is_missing(study: Study) -> str:
     )
 
 
-def load_study(suites: Suites, runs: Path) -> Study:
+def _open_ledger(runs: Folders, suite: Suite) -> Ledger:
+    """The records of a suite."""
+    folder = runs if isinstance(runs, Path) else runs[suite.name]
+    return open_ledger(Store(folder), methods.build)
+
+
+def load_study(suites: Suites, runs: Folders) -> Study:
     """The study of suites' runs from the records below `runs`.
 
     Its name is the suites' names, joined by "+", and shortened if it is too long. Records count
@@ -105,11 +111,12 @@ def load_study(suites: Suites, runs: Path) -> Study:
             f"more than one suite is called {', '.join(repeated)}, so their runs would be taken "
             "for seeds of each other: give each once, or another name"
         )
-    store = Store(runs)
-    ledger = open_ledger(store, methods.build)
     suite_runs = []
+    command_arguments = {}
     for suite, configs in suites:
+        ledger = _open_ledger(runs, suite)
         suite_runs += _load_suite_runs(suite, configs, ledger)
+        command_arguments[suite.name] = _name_to_train(suite, ledger.store)
     blocks = list_printed_blocks()
     printed = {}  # by suite, the paper's suite whose numbers are shown beside its own
     for suite, _ in suites:
@@ -121,7 +128,7 @@ def load_study(suites: Suites, runs: Path) -> Study:
         runs=suite_runs,
         title="; ".join(dict.fromkeys(suite.title for suite, _ in suites)),
         paper=any(suite.paper for suite, _ in suites),
-        command_arguments={suite.name: _name_to_train(suite, store) for suite, _ in suites},
+        command_arguments=command_arguments,
         printed=printed,
         only_last=frozenset(only_last),
     )

@@ -12,7 +12,7 @@ so that a message can say what differs. No torch here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -250,11 +250,6 @@ class Ledger:
                 viewed_run = leave_out(run, viewed_run.why, viewed_run.differences)
             runs.append(viewed_run)
         return runs
-
-    def read_all(self) -> Iterator[RunRecords]:
-        """All recorded runs, suite by suite."""
-        for path in sorted((self.store.root / "suites").glob("*/")):
-            yield from self.read_recorded(path.name)
 
     def read_suite(self, suite: str, configs: Sequence[RunConfig]) -> list[RunRecords]:
         """These runs of a suite, with an empty view for each run that has no records.
