@@ -27,7 +27,7 @@ from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.ledger.store import Store
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
-from benchmark.training.processes import Sources, join
+from benchmark.training.processes import Sources, World, join
 from tests.support import processes
 from tests.support.suite_folder import (
     SuiteFolder,
@@ -348,6 +348,24 @@ def test_who_works_in_turns_does_first_what_nobody_has() -> None:
     with join() as world:
         assert local.do_units(units, (), Worker(world)) == []
     assert done == [("first", False), ("second", False), ("another's", True)]
+
+
+def test_what_one_process_does_alone_fails_alone(tiny: SuiteFolder, capsys) -> None:
+    """Oracle: by hand: one of two processes that trained together scores a model. The failure is
+    said, and the report comes after it.
+    """
+
+    @dataclass(frozen=True)
+    class Fails(Unit):
+        kind = "score"
+
+        def __call__(self, worker: Worker) -> None:
+            raise ConfigError(f"{worker.world.size} process")
+
+    unit = Fails(tiny.runs, tiny.configs()[0], "key")
+    worker = Worker(World(0, 2, torch.device("cpu")))
+    assert local._do_small_units([unit], worker) == [unit]
+    assert "1 process" in capsys.readouterr().err
 
 
 # How they end

@@ -127,7 +127,10 @@ def _do_small_units(units: Sequence[Unit], worker: Worker) -> list[Unit]:
     With a GPU, they are done one after the other. Returns the units that failed.
     """
     from benchmark.devices import find_accelerators
+    from benchmark.training.processes import World
 
+    # processes that trained together have parted by now
+    worker = replace(worker, world=World(0, 1, worker.world.device))
     cores = list_physical_cores()
     _, gpus = find_accelerators()
     count = 1 if gpus else min(len(cores), len(units))
