@@ -15,7 +15,6 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,11 +63,12 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
 
 def find_start_in_records(runs: Path, config: RunConfig) -> RunConfig | None:
     """The run with its start model as recorded below `runs`, None if no record has it."""
+    from benchmark.ledger.archive import open_suites
     from benchmark.ledger.ledger import find_recorded_start
     from benchmark.ledger.store import Store
 
-    with open_runs(runs) as folder:
-        return find_recorded_start(config, Store(folder))
+    with open_suites(runs, [config.suite]) as folders:
+        return find_recorded_start(config, Store(folders[config.suite]))
 
 
 def say(lines: Iterable[str]) -> int:
@@ -77,24 +77,19 @@ def say(lines: Iterable[str]) -> int:
     return 0
 
 
-def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey:
+def read_survey(options: argparse.Namespace) -> Survey:
+    """The survey of a suite for a command that writes below `--runs`."""
+    suite, configs = read_suite(options, options.suite)
+    return make_survey(suite, configs, require_runs(options.runs))
+
+
+def make_survey(suite: Suite, configs: list[RunConfig], runs: Path) -> Survey:
     import methods
     from analysis.catalogue import list_measures
     from benchmark.jobs.state import Survey
     from benchmark.ledger.store import Store
 
-    suite, configs = read_suite(options, options.suite)
-    store = Store(runs or require_runs(options.runs))
-    return Survey(suite, configs, methods.build, store, list_measures(suite))
-
-
-def open_runs(runs: Path) -> AbstractContextManager[Path]:
-    """The folder of `--runs`, or if it is a study's, a folder with its archives unpacked."""
-    from benchmark.ledger.archive import RECORDS, open_records
-
-    if not (runs / RECORDS).is_dir():
-        return nullcontext(runs)
-    return open_records(str(runs))
+    return Survey(suite, configs, methods.build, Store(runs), list_measures(suite))
 
 
 def require_runs(runs: Path) -> Path:
@@ -116,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import describe
     from benchmark.jobs.waves import execute, make_plan
 
-    survey = make_survey(options)
+    survey = read_survey(options)
     if options.dry_run:
         plan = make_plan(survey, write_report, options)
         return say(describe(plan, executors.find(options.executor)))
@@ -163,9 +158,12 @@ def report(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show
+    from benchmark.ledger.archive import open_suites
 
-    with open_runs(options.runs) as runs:
-        return show(make_survey(options, runs), options.watch, options.why)
+    suite, configs = read_suite(options, options.suite)
+    with open_suites(options.runs, [suite.name]) as folders:
+        survey = make_survey(suite, configs, folders[suite.name])
+        return show(survey, options.watch, options.why)
 
 
 def cancel(options: argparse.Namespace) -> int:
@@ -189,7 +187,7 @@ def cancel(options: argparse.Namespace) -> int:
 def speed(options: argparse.Namespace) -> int:
     from benchmark.instruments.speed import print_speed
 
-    survey = make_survey(options)
+    survey = read_survey(options)
     return print_speed(survey.configs, survey.build, survey.store, options.pairs, options.reference)
 
 
@@ -377,7 +375,7 @@ def export(options: argparse.Namespace) -> int:
     if not options.row:
         return export(options)
     options.suite = options.stage
-    options.stage = find_last_model(make_survey(options), options.row)
+    options.stage = find_last_model(read_survey(options), options.row)
     return export(options)
 
 

@@ -269,7 +269,6 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
     """By hand: one side has the suite demo and the other has no runs. The message must say both."""
-    with archive.open_records(str(sides[0])) as before:
-        runs = {"demo": open_ledger(Store(before), methods.build).read_recorded("demo")}
+    runs = {"demo": open_ledger(Store(sides[0]), methods.build).read_recorded("demo")}
     with pytest.raises(ComparisonError, match="x has demo; y has no"):
         list(compare(Side("x", runs), Side("y", {})))

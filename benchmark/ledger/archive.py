@@ -287,21 +287,6 @@ def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def open_records(place: str, suites: Collection[str] = ()) -> Iterator[Path]:
-    """The records in a folder of `--runs`, or in a study's, laid out as below `--runs`.
-
-    From a study it takes only `suites`, if any are named. Raises ResultsError for other places.
-    """
-    folder = Path(place)
-    with tempfile.TemporaryDirectory() as scratch:
-        if (folder / RECORDS).is_dir():
-            folder = unpack(folder, Path(scratch), suites).root
-        if not (folder / "suites").is_dir():
-            raise _make_error(place)
-        yield folder
-
-
-@contextlib.contextmanager
 def open_suites(place: Path, suites: Collection[str] = ()) -> Iterator[dict[str, Path]]:
     """The folder with the records of each suite, by its name: of these, or of all with records.
 
@@ -311,19 +296,15 @@ def open_suites(place: Path, suites: Collection[str] = ()) -> Iterator[dict[str,
     if not (place / RECORDS).is_dir():
         names = suites or [path.name for path in sorted((place / "suites").glob("*/"))]
         if not names:
-            raise _make_error(place)
+            raise ResultsError(
+                f"{place}: no records; give a folder of --runs, or a study's as in results/"
+            )
         yield dict.fromkeys(names, place)
         return
     archives = read_archives(place)
     names = suites or dict.fromkeys(archive.name.rpartition("-s")[0] for archive in archives)
     with tempfile.TemporaryDirectory() as scratch:
         yield {name: lay_out(archives, Path(scratch) / name, [name]).root for name in names}
-
-
-def _make_error(place: object) -> ResultsError:
-    return ResultsError(
-        f"{place}: no records; give a folder of --runs, or a study's as in results/"
-    )
 
 
 def read_archive(archive: Path) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ import scipy.stats
 import run_all
 from analysis.inference import compute_interval
 from analysis.metrics import Floats
-from benchmark.ledger.archive import open_records
+from benchmark.ledger.archive import open_suites
 
 HERE = Path(__file__).parent
 FITTED, PREDICTED = "law_small", "law_large"
@@ -79,10 +79,10 @@ def percent(value: float) -> str:
 
 
 def main() -> None:
-    with open_records(str(HERE)) as records:
-        fitted = read_cells(records, FITTED)
-        there = any((records / "suites" / PREDICTED).glob("*.jsonl"))
-        tested = read_cells(records, PREDICTED) if there else {}
+    with open_suites(HERE, [FITTED, PREDICTED]) as folders:
+        fitted = read_cells(folders[FITTED], FITTED)
+        there = any((folders[PREDICTED] / "suites" / PREDICTED).glob("*.jsonl"))
+        tested = read_cells(folders[PREDICTED], PREDICTED) if there else {}
     for method, ratios in fitted.items():
         cells, values = list(ratios), np.array([each.seeds.mean() for each in ratios.values()])
         learned = [i for i, (_, tokens) in enumerate(cells) if tokens >= LEARNED]

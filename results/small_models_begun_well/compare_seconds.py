@@ -23,7 +23,7 @@ import pandas as pd
 from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
 
 import methods
-from benchmark.ledger.archive import open_records
+from benchmark.ledger.archive import open_suites
 from benchmark.ledger.records import EvaluationLine, StageDone, find_last
 from benchmark.ledger.runs import RunRecords, load_runs
 from benchmark.settings.load import load_suite
@@ -71,8 +71,8 @@ def list_runs(suite: str) -> pd.DataFrame:
     configs = {
         config.id: config for config in methods.list_runs(load_suite(str(HERE / f"{suite}.toml")))
     }
-    with open_records(str(HERE), [suite]) as records:
-        runs = [run for run in load_runs(records, suite) if run.id in configs]
+    with open_suites(HERE, [suite]) as folders:
+        runs = [run for run in load_runs(folders[suite], suite) if run.id in configs]
     values = [
         (run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run))
         for run in runs

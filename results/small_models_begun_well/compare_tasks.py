@@ -16,7 +16,6 @@ import scipy.stats
 import run_all
 from analysis.metrics import Floats
 from analysis.study import Study, average_by_domain, select_measure
-from benchmark.ledger.archive import open_records
 
 HERE = Path(__file__).parent
 SUITE = "main_tasks"
@@ -73,9 +72,8 @@ def agree(ap: Floats, other: Floats) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    with open_records(str(HERE), [SUITE]) as records:
-        study = run_all.open_study(str(HERE / f"{SUITE}.toml"), str(records))
-        measures = measure_rows(study)
+    study = run_all.open_study(str(HERE / f"{SUITE}.toml"), str(HERE))
+    measures = measure_rows(study)
     means, deviations = (
         measures.groupby("row").mean().sort_values("ap"),
         measures.groupby("row").std(),
