@@ -150,17 +150,20 @@ def test_what_the_study_says_of_small_trials() -> None:
     untuned = correlate_orders(final_perplexities("size_57k"), final_perplexities("size_240k"))
     page = " ".join((ROOT / "docs/study.md").read_text("utf-8").split())
     assert f"rank nearly alike (Kendall's τ = {tau:.2f}, untuned {untuned:.2f})" in page
-    heads = (
-        "ELLE relative to ER that stays small",
-        "ELLE (exact) relative to ER of its final size",
-    )
-    lines = table("final parameters", heads[0], "predicted", heads[1], "predicted")
+    heads = ("ELLE to small ER", "ELLE (exact) to large ER")
+    lines = table("final parameters", "tokens per parameter of the small model", *heads)
     sizes = {"28 thousand": smallest, "57 thousand": small, "237 thousand": large}
     for size, aps in sizes.items():
         elle = aps["ELLE"] / aps["ER"] - 1
         exact = aps["ELLE (exact)"] / aps["ER (final size)"] - 1
         shown = [f"{change:+.0%}".replace("-", "−") for change in (elle, exact)]
-        assert [lines[size][0], lines[size][2]] == shown
+        assert lines[size][1:] == shown
+    log_ratios = []
+    for suite in ("main", "budget_fourfold"):
+        aps = final_perplexities(suite)
+        log_ratios.append(np.log(aps["ELLE"] / aps["ER"]))
+    between = np.expm1(np.interp(np.log(1077), np.log([377, 1509]), log_ratios))
+    assert f"At 1,077 finding 1 gives {between:.0%}.".replace("-", "−") in page
     rates = final_perplexities("rates_240k")
     rows = [row.removesuffix(", half") for row in rates if row.endswith(", half")]
     gains = []
@@ -277,7 +280,7 @@ def test_how_methods_rank_on_open_text_in_the_archive_and_in_the_paper() -> None
         if budget == "quarter":
             of_archive = correlate_orders(open_text, archive)
     page = " ".join((ROOT / "docs/study.md").read_text("utf-8").split())
-    assert f"(τ = {of_archive:.2f})" in page and f"does (τ = {of_paper['quarter']:.2f})" in page
+    assert f"(τ = {of_archive:.2f})" in page and f"BERT (τ = {of_paper['quarter']:.2f})" in page
     details = (ROOT / "results/small_models_begun_well/details.md").read_text("utf-8")
     values = f"{of_paper['full']:.2f} with 1.5e12 FLOPs and {of_paper['quarter']:.2f} with 3.8e11"
     assert values in " ".join(details.split())
