@@ -404,11 +404,11 @@ def compare_at_equal_cost(finished: pd.DataFrame) -> pd.DataFrame:
 
 
 def _note_untimed_runs(part: Study) -> list[str]:
-    """Say how many finished runs are not compared by wall time, and why."""
+    """Say which stages tell whether wall times compare, and how many finished runs do not."""
     shares = part.finished.groupby("run")["cores"].first()
-    contended = "other programs took cores in their last stage"
+    contended = "other programs took cores"
     short = (
-        f"their last stage took less than {SECONDS_TO_MEASURE_CORES:g} s, "
+        f"their stages took less than {SECONDS_TO_MEASURE_CORES:g} s each, "
         "too short to tell whether other programs took cores"
     )
     reasons = {
@@ -423,6 +423,15 @@ def _note_untimed_runs(part: Study) -> list[str]:
             lines.append(
                 f"By measured wall time {count} of {len(shares)} runs are left out: {reason}."
             )
+    last_stages = part.stages[part.stages["stage"] == part.last_stage]
+    unmeasured = last_stages.loc[last_stages["cores"].isna(), "run"]
+    judged_by_others = shares[shares.index.isin(unmeasured)].notna().sum()
+    if judged_by_others:
+        lines.append(
+            f"Of {judged_by_others} runs the last stage took less than "
+            f"{SECONDS_TO_MEASURE_CORES:g} s. "
+            "Their other stages tell whether other programs took cores."
+        )
     return lines
 
 

@@ -228,12 +228,14 @@ class Study:
     def finished(self) -> pd.DataFrame:
         """The evaluations of finished runs.
 
-        `cores` is the share of its cores that a run had in its last stage, NaN if that is unknown.
-        `timed` says whether wall times of that stage compare, because it had ENOUGH_CORES.
+        `cores` is the share of its cores that a run had in its last stage. For a last stage too
+        short to tell, it is the least share of the run's other stages, NaN if all are too short.
+        `timed` says whether wall times of the last stage compare, because it had ENOUGH_CORES.
         """
         runs = self.ends.loc[self.ends["stage"] == self.last_stage, "run"]
         last_stages = self.stages[self.stages["stage"] == self.last_stage]
         shares = last_stages.set_index("run")["cores"]
+        shares = shares.fillna(self.stages.groupby("run")["cores"].min())
         evaluations = self.evaluations[self.evaluations["run"].isin(runs)]
         cores = evaluations["run"].map(shares).astype(float)
         return evaluations.assign(cores=cores, timed=cores >= ENOUGH_CORES)

@@ -5,6 +5,7 @@ takes one entry.
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Any
 
 import matplotlib.figure
@@ -114,7 +115,8 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
     before = load("lifelong_metrics").build(data).blocks[0].rows
     ranked = load("units").build(data).blocks[0].rows
     for run in data.runs:
-        last_stage(run)[-1].cores = CoreShare(share=1.0 if run.row == "MAS" else share)
+        for stage in run.stages:
+            stage[-1].cores = CoreShare(share=1.0 if run.row == "MAS" else share)
     slowed = Study("demo", data.runs)
     table = load("lifelong_metrics").build(slowed)
     [seconds] = [
@@ -136,6 +138,25 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
     assert [row.cells[1].text for row in rows] == [""] * 3
     assert [row.cells[2:] for row in rows] == [row.cells[2:] for row in ranked]
     assert "All is well" not in render_page(slowed, None, [])
+
+
+def test_a_short_stage_is_judged_by_the_other_stages_of_its_run(tmp_path: Path) -> None:
+    """Oracle: by hand. Last stages are too short to tell whether other programs took cores. Before
+    them, ER had its cores and MAS had not.
+    """
+    rows = [(row, row.lower(), {}) for row in ("ER", "MAS")]
+    data = study(tmp_path, seeds=2, stages=3, unit="steps", rows=rows)
+    for run in data.runs:
+        for stage, share in zip(
+            run.stages, (1.0, 1.0 if run.row == "ER" else 0.5, None), strict=True
+        ):
+            stage[-1].cores = CoreShare(share=share)
+    judged = Study("demo", data.runs)
+    cores = judged.finished.groupby("row")["cores"].unique().to_dict()
+    assert {row: list(shares) for row, shares in cores.items()} == {"ER": [1.0], "MAS": [0.5]}
+    notes = load("lifelong_metrics").build(judged).notes
+    assert any("Of 4 runs the last stage took less than 5 s" in note for note in notes)
+    assert any("2 of 4 runs are left out: other programs took cores" in note for note in notes)
 
 
 def test_no_other_file_asks_for_a_unit_by_name() -> None:
