@@ -144,12 +144,11 @@ def test_a_short_stage_is_judged_by_the_other_stages_of_its_run(tmp_path: Path) 
     """Oracle: by hand. Last stages are too short to tell whether other programs took cores. Before
     them, ER had its cores and MAS had not.
     """
-    rows = [(row, row.lower(), {}) for row in ("ER", "MAS")]
+    rows: list[tuple[str, str, dict[str, Any]]] = [("ER", "er", {}), ("MAS", "mas", {})]
     data = study(tmp_path, seeds=2, stages=3, unit="steps", rows=rows)
     for run in data.runs:
-        for stage, share in zip(
-            run.stages, (1.0, 1.0 if run.row == "ER" else 0.5, None), strict=True
-        ):
+        second = 1.0 if run.row == "ER" else 0.5
+        for stage, share in zip(run.stages, [1.0, second, None], strict=True):
             stage[-1].cores = CoreShare(share=share)
     judged = Study("demo", data.runs)
     cores = judged.finished.groupby("row")["cores"].unique().to_dict()
