@@ -285,6 +285,14 @@ class Misspelt(LifelongMethod):
 
 
 @dataclass
+class Invented(LifelongMethod):
+    """The loop has no such hook."""
+
+    def end_stage(self, model, stage):
+        """Never called."""
+
+
+@dataclass
 class NoTuple(LifelongMethod):
     """Its state is a string."""
 
@@ -292,7 +300,12 @@ class NoTuple(LifelongMethod):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [(Misspelt, "adjust_gradient .*adjust_gradients"), (NoTuple, "'omega'")]
+    ("kind", "message"),
+    [
+        (Misspelt, "adjust_gradient .*adjust_gradients"),
+        (Invented, "end_stage .*after_step"),
+        (NoTuple, "'omega'"),
+    ],
 )
 def test_names_that_python_takes_and_nobody_reads_are_told(
     kind: type[LifelongMethod], message: str, tiny_folder
