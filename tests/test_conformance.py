@@ -293,6 +293,13 @@ class Invented(LifelongMethod):
 
 
 @dataclass
+class Flagged(LifelongMethod):
+    """Its flag is misspelled."""
+
+    need_full_weights = True
+
+
+@dataclass
 class NoTuple(LifelongMethod):
     """Its state is a string."""
 
@@ -302,15 +309,16 @@ class NoTuple(LifelongMethod):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Misspelt, "adjust_gradient .*adjust_gradients"),
-        (Invented, "end_stage .*after_step"),
+        (Misspelt, "adjust_gradient:.*adjust_gradients"),
+        (Invented, "end_stage.*after_step"),
+        (Flagged, "need_full_weights.*needs_full_weights"),
         (NoTuple, "'omega'"),
     ],
 )
 def test_names_that_python_takes_and_nobody_reads_are_told(
     kind: type[LifelongMethod], message: str, tiny_folder
 ) -> None:
-    """Oracle: by hand: the message names what was written, and for a hook also what was meant."""
+    """Oracle: by hand: the message names what was written, and what was meant."""
     with pytest.raises(AssertionError, match=message):
         conformance.options_are_documented(tiny_runs_of(kind, tiny_folder))
 

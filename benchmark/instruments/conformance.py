@@ -180,7 +180,8 @@ def make_tiny_config(
 def options_are_documented(tiny: TinyRuns) -> None:
     """Every option has a comment on its line, and the module has a docstring.
 
-    `state` is a tuple of names that are not options. A function is a hook, or the class calls it.
+    `state` is a tuple of names that are not options. A function or an attribute of the class is
+    part of the interface, or the class uses it.
     """
     method = type(tiny.make_method())
     source = "".join(
@@ -204,18 +205,16 @@ def options_are_documented(tiny: TinyRuns) -> None:
     assert isinstance(method.state, tuple), (
         f"state is {method.state!r}: let it be a tuple of names, as ('name',)"
     )
-    hooks = [name for name, value in vars(LifelongMethod).items() if _is_public(name, value)]
-    for name, value in vars(method).items():
-        if _is_public(name, value) and name not in hooks:
-            near = difflib.get_close_matches(name, hooks, 1, 0.85)
-            assert not near, f"{name} is never called: is it {near[0]}?"
-            assert re.search(rf"\.{name}\b", source), (
-                f"{name} is never called: the loop calls {', '.join(hooks)}"
-            )
-
-
-def _is_public(name: str, value: object) -> bool:
-    return inspect.isfunction(value) and not name.startswith("_")
+    interface = [name for name in vars(LifelongMethod) if not name.startswith("_")]
+    has_meaning = {*interface, *(field.name for field in fields(method))}  # type: ignore[arg-type]
+    for name in vars(method):
+        if name.startswith("_") or name in has_meaning:
+            continue
+        near = difflib.get_close_matches(name, interface, 1, 0.85)
+        assert not near, f"nothing uses {name}: is it {near[0]}?"
+        assert re.search(rf"\.{name}\b", source), (
+            f"nothing uses {name}: a method has {', '.join(interface)}, and what its code uses"
+        )
 
 
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
