@@ -19,6 +19,7 @@ import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS, TinyRuns, works_on_the_clock_alone
+from benchmark.settings.base import ConfigError
 from benchmark.training.method import LifelongMethod, Phase, Source
 from tests.examples import made_up_methods
 from tests.support.thorough import THOROUGH, only_thorough, these_of
@@ -321,6 +322,48 @@ def test_names_that_python_takes_and_nobody_reads_are_told(
     """Oracle: by hand: the message names what was written, and what was meant."""
     with pytest.raises(AssertionError, match=message):
         conformance.options_are_documented(tiny_runs_of(kind, tiny_folder))
+
+
+class ReturnsNoModel(LifelongMethod):
+    def start_stage(self, model, stage):
+        model.train()
+
+
+class ReturnsOnePhase(LifelongMethod):
+    def phases(self, stage):
+        return Phase("adapt")
+
+
+class ReturnsNoTensor(LifelongMethod):
+    def loss(self, learner, batch):
+        return super().loss(learner, batch).item()
+
+
+class ReturnsManyLosses(LifelongMethod):
+    def loss(self, learner, batch):
+        return super().loss(learner, batch).expand(2)
+
+
+class LacksState(LifelongMethod):
+    state = ("omega",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (ReturnsNoModel, "ReturnsNoModel.start_stage returned None"),
+        (ReturnsOnePhase, r"ReturnsOnePhase.phases returned Phase\(name='adapt'"),
+        (ReturnsNoTensor, r"`loss` returned \d+\.\d+"),
+        (ReturnsManyLosses, r"`loss` returned tensor\(\["),
+        (LacksState, "LacksState names 'omega' in `state`"),
+    ],
+)
+def test_what_a_function_of_a_method_returns_is_refused_with_its_name(
+    kind: type[LifelongMethod], message: str, tiny_folder
+) -> None:
+    """Oracle: by hand: the function or the attribute, and the value that it may not have."""
+    with pytest.raises(ConfigError, match=message):
+        conformance.trains_the_same_twice(tiny_runs_of(dataclass(kind), tiny_folder))
 
 
 def test_two_processes_can_have_each_source_of_a_tiny_run(tiny_folder) -> None:

@@ -31,7 +31,14 @@ from benchmark.settings.base import digest
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times
 from benchmark.training.declaration import make_stage_keys
-from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
+from benchmark.training.method import (
+    Build,
+    LifelongMethod,
+    Phase,
+    get_state,
+    list_phases,
+    set_state,
+)
 from benchmark.training.processes import World, join
 from benchmark.training.run import make_stream
 from benchmark.training.step import StageInputs, Stepper, make_stage, set_training
@@ -134,7 +141,7 @@ class Prepared:
         naive = Stepper(naive_inputs, Phase("adapt"), 0)
         product = MatrixProduct(inputs.config.training.precision, inputs.world)
         costs = []
-        for number, phase in enumerate(inputs.method.phases(inputs.stage)):
+        for number, phase in enumerate(list_phases(inputs.method, inputs.stage)):
             # forget the graphs of earlier rows: past a number of graphs, torch compiles no more
             torch.compiler.reset()
             stepper = Stepper(inputs, phase, number)

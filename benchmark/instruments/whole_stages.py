@@ -12,7 +12,7 @@ from benchmark.instruments.speed import prepare_stages
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig, pick_for_stage
 from benchmark.training.learner import Elapsed
-from benchmark.training.method import Build, Phase
+from benchmark.training.method import Build, Phase, list_phases
 from benchmark.training.processes import World
 from benchmark.training.step import StageInputs, Stepper
 from benchmark.training.stream import Stream
@@ -32,7 +32,7 @@ def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper,
 
     The last moment is at the phase's end. The caller takes the steps and closes the stepper.
     """
-    phases = list(inputs.method.phases(inputs.stage))
+    phases = list_phases(inputs.method, inputs.stage)
     total = sum(phase.share for phase in phases)
     begin = 0.0
     for number, phase in enumerate(phases):

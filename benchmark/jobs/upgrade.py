@@ -36,6 +36,7 @@ from benchmark.training.method import (
     Stage,
     choose_optimizer,
     keeps_optimizer,
+    list_phases,
 )
 
 Record = dict[str, Any]  # a line of a file of records
@@ -486,7 +487,7 @@ def _name_size(size: Size) -> str:
 
 
 def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) -> Record:
-    phases = list(method.phases(stage))
+    phases = list_phases(method, stage)
     uses_memory = method.uses_memory(stage)
     parts: Record = {
         "signature": make_old_signature(method, stage),

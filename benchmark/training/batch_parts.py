@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Training
 from benchmark.training.declaration import plan_stage
-from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
+from benchmark.training.method import (
+    OWN,
+    LifelongMethod,
+    Phase,
+    Stage,
+    choose_optimizer,
+    list_phases,
+)
 
 SOURCE_STRIDE = 10_000  # difference of `Draw.number` between two successive sources of a phase
 # `Draw.number` of the second batch of a stage's first phase. It counts up with the phases
@@ -137,7 +144,7 @@ def check_shares(config: RunConfig, method: LifelongMethod) -> None:
     allowance = 0.0
     for index in range(len(config.domains)):
         stage = plan_stage(config, index)
-        shares = sum(phase.share for phase in method.phases(stage))
+        shares = sum(phase.share for phase in list_phases(method, stage))
         if method.group == "references":
             spent = 0.0
         spent = shares * stage.budget + spent
@@ -202,7 +209,7 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
                 f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no sequence "
                 f"of {length}: let data.memory_tokens hold a sequence"
             )
-        for phase in method.phases(stage):
+        for phase in list_phases(method, stage):
             place = f"row {config.row!r}, phase {phase.name!r} of stage {index}"
             _check_sources(phase, stage, has_memory, place)
             remembers = index > 0 and has_memory

@@ -31,6 +31,7 @@ from benchmark.training.method import (
     StreamInfo,
     choose_optimizer,
     keeps_optimizer,
+    list_phases,
 )
 from benchmark.training.step_times import StageTimes, find_times
 
@@ -124,7 +125,7 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
     Naive's times, so that the stage is trained once for both.
     """
     stages = [plan_stage(config, index) for index in range(len(config.domains))]
-    phases = [[phase.name for phase in method.phases(stage)] for stage in stages]
+    phases = [[phase.name for phase in list_phases(method, stage)] for stage in stages]
     first, *later = find_times(config, phases)
     stage = stages[0]
     if first.estimated:
@@ -137,7 +138,7 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
 
 def declare(config: RunConfig, method: LifelongMethod, stage: Stage) -> Declaration:
     """The method's part of a planned stage's key: all about the method that decides weights."""
-    phases = list(method.phases(stage))
+    phases = list_phases(method, stage)
     content: dict[str, Any] = {}
     signature = method.signature(stage)
     # without a signature the stage equals Naive's, whatever the version of the method

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.devices import autocast, send
 from benchmark.models import LanguageModel
+from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.processes import World
 from benchmark.training.shards import Shards
@@ -74,6 +75,14 @@ class Objective(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         with self._autocast:
             return self._loss(batch)
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
+        raise ConfigError(
+            f"the method's `loss` returned {loss!r}: let it return a tensor of shape () with a "
+            "gradient, the mean over the batch's sequences"
+        )
 
 
 class Learner:
@@ -147,6 +156,7 @@ class Learner:
 
         With several sources, the loss is the sum of each source's mean loss times its weight.
         Returns this process's loss, detached, shape (). Its mean over processes is the whole loss.
+        Raises ConfigError if the method's loss is no tensor of shape () with a gradient.
         """
         for parameter in self.parameters:
             parameter.grad = None
@@ -160,7 +170,9 @@ class Learner:
             if self._no_sync and number < len(batches) - 1:
                 exchange = self._no_sync()
             with exchange:
-                loss = self.objective(batch) * factor
+                mean_loss = self.objective(batch)
+                _check_loss(mean_loss)
+                loss = mean_loss * factor
                 self.scaler.scale(loss).backward()
             losses.append(loss.detach())
         if self.in_fp16:

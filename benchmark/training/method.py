@@ -7,12 +7,13 @@ method does escapes the budget.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from benchmark.settings.base import ConfigError
 from benchmark.settings.optimizers import Optimizer, find_optimizer
 from benchmark.settings.schedules import Schedule, ScheduleName
 from benchmark.settings.suite import Size, Training
@@ -84,6 +85,18 @@ class Phase:
     discard_after: bool = False
     # "carry": start with the moments of the last phase that trained
     optimizer: Literal["new", "carry"] = "new"
+
+
+def list_phases(method: LifelongMethod, stage: Stage) -> list[Phase]:
+    """The phases of a stage. Raises ConfigError if the method returned anything else."""
+    returned = method.phases(stage)
+    if isinstance(returned, Iterable):
+        phases = list(returned)
+        if all(isinstance(phase, Phase) for phase in phases):
+            return phases
+    raise ConfigError(
+        f"{type(method).__name__}.phases returned {returned!r}: let it return a list of Phase"
+    )
 
 
 def keeps_optimizer(phases: Sequence[Phase]) -> bool:
@@ -197,7 +210,7 @@ class LifelongMethod:
 
         By default it does if a phase draws from the memory.
         """
-        phases = self.phases(stage)
+        phases = list_phases(self, stage)
         if stage.first:
             return False
         for phase in phases:
@@ -298,7 +311,12 @@ Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:
-    """The attributes that a method names in `state`, by name."""
+    """The attributes that a method names in `state`, by name. Raises ConfigError if one lacks."""
+    for name in method.state:
+        if not hasattr(method, name):
+            raise ConfigError(
+                f"{type(method).__name__} names {name!r} in `state`, and has no such attribute"
+            )
     return {name: getattr(method, name) for name in method.state}
 
 

@@ -37,7 +37,13 @@ from benchmark.training import checkpoint
 from benchmark.training.batch_parts import check_method
 from benchmark.training.declaration import make_stage_keys
 from benchmark.training.evaluate import evaluate_missing
-from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
+from benchmark.training.method import (
+    LifelongMethod,
+    get_state,
+    keeps_optimizer,
+    list_phases,
+    set_state,
+)
 from benchmark.training.processes import World, find_machine_name
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import CHECKPOINT, StageRun
@@ -284,7 +290,7 @@ class Run:
                 return make_inputs(self._load_start_model(config.start))
             return make_inputs(stage.build(stage.ladder[0]))
         cure = f"restore it from a copy, or delete {previous_folder} to train that stage again"
-        keeps = keeps_optimizer(method.phases(stage))
+        keeps = keeps_optimizer(list_phases(method, stage))
         moments = checkpoint.load(previous_folder / "optimizer.pt", cure=cure) if keeps else {}
         model = load_trained(previous_folder)
         if config.model.init == "scaled":

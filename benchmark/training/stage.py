@@ -35,7 +35,13 @@ from benchmark.training.clock import Clock, CoreTime, count_flops, measure_core_
 from benchmark.training.declaration import find_stage_times, hash_code
 from benchmark.training.evaluate import evaluate
 from benchmark.training.learner import Learner, measure_elapsed
-from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
+from benchmark.training.method import (
+    Phase,
+    get_state,
+    keeps_optimizer,
+    list_phases,
+    set_state,
+)
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import describe_provenance
 from benchmark.training.progress import EvaluationTimes
@@ -129,7 +135,7 @@ class StageRun:
             self.pace = naive_seconds / count_naive_flops(self.inputs)
         clock.start()
         flops = count_flops(self.inputs.begin)
-        phases = list(method.phases(self.stage))
+        phases = list_phases(method, self.stage)
         clock.pause()
         seconds = self.times.set_up + self.pace * flops
         clock.count(Work(flops=flops, machine_seconds=seconds))

@@ -116,12 +116,17 @@ class StageInputs:
     def begin(self) -> None:
         """Let the method make the model that this stage trains, on the device and in training mode.
 
-        Before that, the new domain is added to the model.
+        Before that, the new domain is added to the model. Raises ConfigError if the method returns
+        no model.
         """
         self.model.add_domains(self.stage.domains, self.stage.seed)
-        model = self.model.to(self.world.device).train()
-        self.model = self.method.start_stage(model, self.stage)
-        self.model.to(self.world.device).train()
+        model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
+        if not isinstance(model, LanguageModel):
+            raise ConfigError(
+                f"{type(self.method).__name__}.start_stage returned {model!r}: let it return the "
+                "model to train"
+            )
+        self.model = model.to(self.world.device).train()
         if self.method.eval_model is not None:
             self.method.eval_model.to(self.world.device)
 
