@@ -351,7 +351,7 @@ class LacksState(LifelongMethod):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (ReturnsNoModel, "ReturnsNoModel.start_stage returned None"),
+        (ReturnsNoModel, "ReturnsNoModel.start_stage returned a NoneType"),
         (ReturnsOnePhase, r"ReturnsOnePhase.phases returned Phase\(name='adapt'"),
         (ReturnsNoTensor, r"`loss` returned \d+\.\d+"),
         (ReturnsManyLosses, r"`loss` returned tensor\(\["),

@@ -123,8 +123,8 @@ class StageInputs:
         model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
         if not isinstance(model, LanguageModel):
             raise ConfigError(
-                f"{type(self.method).__name__}.start_stage returned {model!r}: let it return the "
-                "model to train"
+                f"{type(self.method).__name__}.start_stage returned a {type(model).__name__}: "
+                "let it return the model to train, a LanguageModel"
             )
         self.model = model.to(self.world.device).train()
         if self.method.eval_model is not None:
